@@ -1,0 +1,2 @@
+//! The filch command.
+fn main() {}
