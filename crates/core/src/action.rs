@@ -1,0 +1,290 @@
+//! Everything the scheduler wants done, and why it may refuse.
+
+use std::fmt;
+
+use crate::ids::{CapabilityId, JobId, ResourceId, TaskId, WorkerId};
+use crate::resources::Amount;
+use crate::steal::StealOutcome;
+use crate::task::{Cause, Status};
+use crate::time::{Span, Time};
+
+/// Something the driver is to do or to know. Small and `Copy`; the vector they are pushed to is reused.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// The worker has joined under this id.
+    Joined {
+        /// The driver's handle.
+        tag: u64,
+        /// Its id from now on.
+        worker: WorkerId,
+    },
+    /// The job exists from now on.
+    Opened {
+        /// Its id.
+        job: JobId,
+    },
+    /// Every task of the job is settled and none will be added.
+    JobDone {
+        /// Which.
+        job: JobId,
+    },
+    /// The task is in the scheduler's care from now on.
+    Accepted {
+        /// Its id from now on.
+        task: TaskId,
+        /// The driver's handle.
+        payload: u64,
+    },
+    /// The event was refused; [`Scheduler::take_refusal`](crate::Scheduler::take_refusal) says why.
+    Refused,
+    /// Hand the task to a free slot of the worker; its resources are reserved.
+    Assign {
+        /// To whom.
+        worker: WorkerId,
+        /// What.
+        task: TaskId,
+        /// Reports must name the attempt.
+        attempt: u32,
+        /// The driver's handle.
+        payload: u64,
+        /// Position in its array or other job; 0 for a single task.
+        index: u32,
+    },
+    /// The worker should stop the attempt; whatever it still reports of it is ignored.
+    Revoke {
+        /// Who.
+        worker: WorkerId,
+        /// What.
+        task: TaskId,
+        /// Which attempt.
+        attempt: u32,
+        /// Why.
+        cause: Cause,
+    },
+    /// A queued task went from one worker's queue to another's.
+    Move {
+        /// What.
+        task: TaskId,
+        /// Away from.
+        from: WorkerId,
+        /// To.
+        to: WorkerId,
+    },
+    /// A steal was tried.
+    Stole {
+        /// For whom.
+        thief: WorkerId,
+        /// From whom; none if nobody was worth asking.
+        victim: Option<WorkerId>,
+        /// How it ended.
+        outcome: StealOutcome,
+        /// How many tasks it brought.
+        tasks: u32,
+    },
+    /// A task's status changed.
+    Notify {
+        /// Which task.
+        task: TaskId,
+        /// Its new status.
+        status: Status,
+        /// Where, if it is with a worker.
+        worker: Option<WorkerId>,
+        /// Why.
+        cause: Cause,
+    },
+    /// A task left the scheduler with a worker that was unregistered.
+    HandedBack {
+        /// Which task.
+        task: TaskId,
+        /// The driver's handle.
+        payload: u64,
+        /// Position in its array or other job.
+        index: u32,
+    },
+    /// Elements of an array that were never handed out are settled, all alike.
+    ElementsSettled {
+        /// The array.
+        job: JobId,
+        /// How many.
+        count: u32,
+        /// How.
+        status: Status,
+        /// Why.
+        cause: Cause,
+    },
+    /// Something to remember durably. Only with [`Scheduler::keep_records`](crate::Scheduler::keep_records).
+    Persist(Record),
+    /// The earliest timer is due then; call `step` with `Tick` if nothing else happens before.
+    Timer {
+        /// When.
+        at: Time,
+    },
+}
+
+/// A fact worth remembering: replaying the records of a run gives its outcome without deciding anything again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Record {
+    /// A task was accepted.
+    Submitted {
+        /// Which.
+        task: TaskId,
+        /// The driver's handle.
+        payload: u64,
+        /// When.
+        at: Time,
+    },
+    /// An array was accepted.
+    ArraySubmitted {
+        /// Its job.
+        job: JobId,
+        /// How many elements.
+        count: u32,
+        /// The driver's handle.
+        payload: u64,
+        /// When.
+        at: Time,
+    },
+    /// An attempt was handed to a worker.
+    Assigned {
+        /// Which task.
+        task: TaskId,
+        /// Which attempt.
+        attempt: u32,
+        /// To whom.
+        worker: WorkerId,
+        /// When.
+        at: Time,
+    },
+    /// A task was settled; there is exactly one of these for every task.
+    Settled {
+        /// Which task.
+        task: TaskId,
+        /// After how many attempts.
+        attempt: u32,
+        /// How.
+        status: Status,
+        /// Why.
+        cause: Cause,
+        /// When.
+        at: Time,
+    },
+}
+
+/// Why an event was refused. It changed nothing, but for a report of an attempt that no longer counts, which frees what
+/// the attempt still occupied.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// No such worker, or no longer.
+    UnknownWorker(WorkerId),
+    /// No such task, or no longer.
+    UnknownTask(TaskId),
+    /// No such job, or no longer.
+    UnknownJob(JobId),
+    /// No such element, or it was handed out already.
+    UnknownElement(JobId, u32),
+    /// A task names a parent that is not known.
+    UnknownParent {
+        /// Position in the submission.
+        index: u32,
+        /// What it named: an id, or a position in the graph.
+        parent: ParentName,
+    },
+    /// Tasks of a graph wait for each other; the positions along the cycle.
+    Cycle(Vec<u32>),
+    /// Too much is queued already.
+    QueueFull {
+        /// Tasks waiting now.
+        queued: u64,
+        /// Most that may wait.
+        limit: u64,
+        /// When room may be expected.
+        retry_after: Span,
+    },
+    /// The deadline cannot be met even by starting at once.
+    Hopeless {
+        /// Position in the submission.
+        index: u32,
+        /// The deadline.
+        deadline: Time,
+        /// The earliest end.
+        earliest: Time,
+    },
+    /// The pinned worker can never run the task.
+    PinnedElsewhere {
+        /// The worker.
+        worker: WorkerId,
+        /// What it lacks.
+        lack: Lack,
+    },
+    /// The description makes no sense; the text says what.
+    Invalid(String),
+    /// The attempt is not the one that counts (any more).
+    StaleAttempt(TaskId, u32),
+}
+
+/// How a missing parent was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParentName {
+    /// By id.
+    Task(TaskId),
+    /// By position in the same submission.
+    Position(u32),
+}
+
+/// What a worker or a class lacks to ever run a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// A required capability.
+    Capability(CapabilityId),
+    /// A skill, under exact or best-fit matching.
+    Skill(CapabilityId),
+    /// All skills, under fallback matching; others share more.
+    FewerSkills {
+        /// How many it shares.
+        shared: u32,
+        /// How many the best share.
+        best: u32,
+    },
+    /// An amount of a resource.
+    Resource {
+        /// Of what.
+        resource: ResourceId,
+        /// How much the task needs.
+        needs: Amount,
+        /// How much there is.
+        has: Amount,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::UnknownWorker(id) => write!(f, "worker {id} is not registered"),
+            Refusal::UnknownTask(id) => write!(f, "task {id} is not known"),
+            Refusal::UnknownJob(id) => write!(f, "job {id} is not known"),
+            Refusal::UnknownElement(job, index) => write!(f, "element {index} of {job} is not waiting"),
+            Refusal::UnknownParent { index, parent: ParentName::Task(id) } => {
+                write!(f, "task #{index} depends on {id}, which is not known")
+            }
+            Refusal::UnknownParent { index, parent: ParentName::Position(at) } => {
+                write!(f, "task #{index} depends on #{at}, which the graph does not have")
+            }
+            Refusal::Cycle(path) => {
+                f.write_str("the tasks wait for each other: ")?;
+                for at in path {
+                    write!(f, "#{at} -> ")?;
+                }
+                write!(f, "#{}", path.first().copied().unwrap_or_default())
+            }
+            Refusal::QueueFull { queued, limit, retry_after } => {
+                write!(f, "the queue is full ({queued} of {limit}); retry after {retry_after}")
+            }
+            Refusal::Hopeless { index, deadline, earliest } => {
+                write!(f, "task #{index} cannot end before {earliest}, its deadline is {deadline}")
+            }
+            Refusal::PinnedElsewhere { worker, .. } => write!(f, "{worker} can never run the task pinned to it"),
+            Refusal::Invalid(what) => f.write_str(what),
+            Refusal::StaleAttempt(task, attempt) => write!(f, "attempt {attempt} of {task} no longer counts"),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Everything that can happen to the scheduler.
+
+use crate::capabilities::CapabilitySet;
+use crate::config::PolicySpec;
+use crate::ids::{JobId, KeyId, TaskId, TypeId, WorkerId};
+use crate::resources::Vector;
+use crate::task::{GraphTask, TaskSpec};
+use crate::worker::{LoadReport, WorkerSpec};
+
+/// Something that happened. Handed to [`Scheduler::step`](crate::Scheduler::step) with the time it happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A worker joins. Answered by `Joined` or `Refused`.
+    Join(WorkerSpec),
+    /// A worker's description changes; what it runs goes on.
+    Change {
+        /// Who.
+        worker: WorkerId,
+        /// What changes.
+        change: WorkerChange,
+    },
+    /// A worker tells its load, which also shows that it lives.
+    Report {
+        /// Who.
+        worker: WorkerId,
+        /// What it says.
+        load: LoadReport,
+    },
+    /// A worker leaves for good.
+    Leave {
+        /// Who.
+        worker: WorkerId,
+        /// What becomes of the tasks it holds.
+        remaining: Remaining,
+    },
+    /// A worker has not been heard of for too long.
+    Silent {
+        /// Who.
+        worker: WorkerId,
+    },
+    /// One task. Answered by `Accepted` or `Refused`.
+    Submit(Box<TaskSpec>),
+    /// Several tasks as one job: all or none. Answered by `Opened` and an `Accepted` each, or by `Refused`.
+    SubmitMany(Vec<TaskSpec>),
+    /// `count` tasks that differ only by their index, kept as one entry until each is handed out.
+    SubmitArray {
+        /// What every element is like.
+        template: Box<TaskSpec>,
+        /// How many.
+        count: u32,
+    },
+    /// Tasks that depend on each other, as one job: all or none.
+    SubmitGraph(Vec<GraphTask>),
+    /// Opens a job that tasks are added to one by one. Answered by `Opened`.
+    OpenJob {
+        /// Its share against other jobs of the same level.
+        weight: f64,
+    },
+    /// Nothing more will be added to the job.
+    CloseJob {
+        /// Which.
+        job: JobId,
+    },
+    /// A worker asks for its next task.
+    Pull {
+        /// Who.
+        worker: WorkerId,
+        /// Whether the wish stands until a task is there; otherwise it lapses at once.
+        wait: bool,
+    },
+    /// A worker no longer waits for one of the tasks it asked for.
+    Withdraw {
+        /// Who.
+        worker: WorkerId,
+    },
+    /// The worker started the attempt.
+    Start {
+        /// Which task.
+        task: TaskId,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// The attempt ended well.
+    Finish {
+        /// Which task.
+        task: TaskId,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// The attempt ended badly.
+    Fail {
+        /// Which task.
+        task: TaskId,
+        /// Which attempt.
+        attempt: u32,
+        /// Whether trying again makes sense.
+        retry: bool,
+    },
+    /// The holder gives the task back unfinished; it counts neither as a failure nor as a retry.
+    GiveBack {
+        /// Which task.
+        task: TaskId,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// Withdraws a task at whatever stage it is.
+    Cancel {
+        /// Which.
+        task: TaskId,
+    },
+    /// Withdraws an element of an array that has not been handed out.
+    CancelElement {
+        /// The array.
+        job: JobId,
+        /// The element.
+        index: u32,
+    },
+    /// Withdraws everything of a job.
+    CancelJob {
+        /// Which.
+        job: JobId,
+    },
+    /// An idle worker wants tasks from another's queue.
+    Steal {
+        /// Who wants them.
+        thief: WorkerId,
+    },
+    /// Evens out queues now.
+    Rebalance,
+    /// Sets how many tasks with a key may run together.
+    SetKeyLimit {
+        /// Which key.
+        key: KeyId,
+        /// At least 1.
+        limit: u32,
+    },
+    /// Replaces a placement policy while running.
+    SetPolicy {
+        /// For which type of task; none for the default.
+        task_type: Option<TypeId>,
+        /// The new policy.
+        policy: PolicySpec,
+    },
+    /// Time has passed; due timers fire (as they do with every other event).
+    Tick,
+}
+
+/// A change of a worker's description. What is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WorkerChange {
+    /// New capabilities.
+    pub capabilities: Option<CapabilitySet>,
+    /// New resources.
+    pub resources: Option<Vector>,
+    /// New number of slots.
+    pub slots: Option<u32>,
+    /// Whether it gets nothing new.
+    pub draining: Option<bool>,
+}
+
+/// What becomes of the tasks of a worker that leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remaining {
+    /// They leave the scheduler and go back to the caller, the running ones first.
+    Return,
+    /// They are queued again.
+    Requeue,
+}

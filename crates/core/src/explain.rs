@@ -1,0 +1,315 @@
+//! Why a task waits, or why it was placed where it was. Never has logic of its own: it asks the predicates and reads
+//! the scores that decided.
+
+use crate::action::Lack;
+use crate::ids::{KeyId, NONE, ResourceId, TaskId, WorkerId};
+use crate::resources::Amount;
+use crate::scheduler::{Flags, Scheduler, Shortage, State, queue_key};
+use crate::task::{Cause, Status};
+use crate::time::{Span, Time};
+use crate::worker::WorkerState;
+
+/// A placement, as it was decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Which task.
+    pub task: TaskId,
+    /// When.
+    pub at: Time,
+    /// Who got it.
+    pub worker: WorkerId,
+    /// The policy that scored the candidates; empty if the worker asked and the task was the first it could run.
+    pub policy: String,
+    /// Everybody who was looked at, in the order of looking.
+    pub candidates: Vec<DecisionCandidate>,
+}
+
+impl Decision {
+    /// A worker asked, and the task was the first in order that it could run.
+    pub(crate) fn asked(task: TaskId, worker: WorkerId, at: Time) -> Decision {
+        Decision { task, at, worker, policy: String::new(), candidates: Vec::new() }
+    }
+}
+
+/// A candidate of a decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecisionCandidate {
+    /// Who.
+    pub worker: WorkerId,
+    /// Its score; none if the policy refused it.
+    pub score: Option<f64>,
+    /// The terms of the score, in the policy's own words.
+    pub terms: Vec<(&'static str, f64)>,
+}
+
+/// One reason why a task waits, with the numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    /// It depends on a task that has not ended.
+    Dependency {
+        /// On which.
+        parent: TaskId,
+        /// Where that one stands.
+        status: Status,
+    },
+    /// All tokens of its concurrency key are taken or promised to tasks before it.
+    Key {
+        /// Which key.
+        key: KeyId,
+        /// Tokens held by running tasks.
+        held: u32,
+        /// Tokens there are.
+        limit: u32,
+        /// Tasks of the key that queue before it.
+        offered: u32,
+    },
+    /// It failed and waits for its next attempt.
+    Backoff {
+        /// Until when.
+        until: Time,
+        /// Retries so far.
+        retries: u32,
+        /// Retries allowed.
+        most: u32,
+    },
+    /// No registered worker can ever run it.
+    NobodyCan {
+        /// Times it was tried again so far.
+        requeues: u32,
+        /// Times allowed.
+        most: u32,
+    },
+    /// Nobody is registered.
+    NoWorkers,
+    /// Workers that can run it are short of something right now.
+    NoRoom {
+        /// The best of them and what each is short of.
+        candidates: Vec<(WorkerId, CandidateFate)>,
+    },
+    /// Others come first.
+    Behind {
+        /// How many tasks, counted up to 1,000.
+        tasks: u64,
+        /// Its level in the queue.
+        level: u8,
+    },
+    /// It waits in a worker's own queue.
+    AtWorker {
+        /// Whose.
+        worker: WorkerId,
+        /// Tasks before it there, counted up to 1,000.
+        ahead: u64,
+        /// Whether that worker gets work at all.
+        state: WorkerState,
+    },
+    /// A worker is kept free for it.
+    Reserved {
+        /// Which.
+        worker: WorkerId,
+        /// From when it should fit.
+        from: Time,
+    },
+}
+
+/// How a class or worker stands to a task.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CandidateFate {
+    /// It could never run it.
+    Never(Lack),
+    /// It gets no work: draining, silent or set aside.
+    NotUp(WorkerState),
+    /// Every slot is taken.
+    SlotsTaken,
+    /// It has too little of a resource left.
+    Short {
+        /// Of what.
+        resource: ResourceId,
+        /// What the task needs.
+        needs: Amount,
+        /// What is free.
+        free: Amount,
+    },
+    /// It is kept free for a wider task.
+    KeptFor(TaskId, Time),
+    /// It has room but has not asked for a task.
+    NotAsking,
+    /// It could start at once.
+    Ready,
+}
+
+/// Everything there is to say about where a task is and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// Which task.
+    pub task: TaskId,
+    /// Where it stands.
+    pub status: Status,
+    /// Why it came to a settled status.
+    pub cause: Cause,
+    /// How long it has been ready to run.
+    pub waiting: Span,
+    /// Why it waits; empty if it does not.
+    pub reasons: Vec<Reason>,
+    /// Classes of workers that can never run it: one member of each, and what it lacks.
+    pub refused_by: Vec<(WorkerId, Lack)>,
+    /// Why it was placed where it is, while that is remembered.
+    pub decision: Option<Decision>,
+    /// Where earlier attempts ended badly.
+    pub failures: Vec<(WorkerId, Cause)>,
+}
+
+/// Candidates and classes listed at most.
+const LISTED: usize = 8;
+/// Tasks counted at most.
+const COUNTED: u64 = 1000;
+
+impl Scheduler {
+    /// Why a task waits, or why it was placed where it is.
+    #[must_use]
+    pub fn explain(&self, task: TaskId) -> Option<Explanation> {
+        let slot = match self.tasks.find(task) {
+            Some(slot) => slot,
+            None => {
+                let (status, cause) = self.tasks.outcome(task)?;
+                let mut settled = self.bare_explanation(task, status, cause);
+                if cause == Cause::NoWorker {
+                    settled.refused_by = self.tasks.extra(task.slot).map(|extra| extra.refused_by.clone()).unwrap_or_default();
+                }
+                settled.failures = self.failures_of(task.slot);
+                return Some(settled);
+            }
+        };
+        let found = self.tasks.at(slot);
+        let mut explanation = self.bare_explanation(task, found.status(), Cause::None);
+        if !found.state.is_held() {
+            explanation.waiting = self.now.since(found.ready_at);
+        }
+        explanation.failures = self.failures_of(slot);
+        self.explain_waiting(slot, &mut explanation);
+        Some(explanation)
+    }
+
+    fn bare_explanation(&self, task: TaskId, status: Status, cause: Cause) -> Explanation {
+        Explanation {
+            task,
+            status,
+            cause,
+            waiting: Span::ZERO,
+            reasons: Vec::new(),
+            refused_by: Vec::new(),
+            decision: self.decisions.iter().rev().find(|decision| decision.task == task).cloned(),
+            failures: Vec::new(),
+        }
+    }
+
+    fn failures_of(&self, slot: u32) -> Vec<(WorkerId, Cause)> {
+        self.tasks.extra(slot).map(|extra| extra.failures.clone()).unwrap_or_default()
+    }
+
+    fn explain_waiting(&self, slot: u32, explanation: &mut Explanation) {
+        let task = self.tasks.at(slot);
+        let reasons = &mut explanation.reasons;
+        match task.state {
+            State::Vacant | State::Assigned | State::Running => {}
+            State::Blocked => {
+                for &parent in self.tasks.extra(slot).iter().flat_map(|extra| &extra.parents) {
+                    if let Some(at) = self.tasks.find(parent) {
+                        reasons.push(Reason::Dependency { parent, status: self.tasks.at(at).status() });
+                    }
+                }
+            }
+            State::Backoff => reasons.push(Reason::Backoff {
+                until: task.since,
+                retries: u32::from(task.retries),
+                most: self.retry_terms(slot).max_retries,
+            }),
+            State::Parked => {
+                reasons.push(Reason::NobodyCan {
+                    requeues: u32::from(task.requeues),
+                    most: self.config.limits.max_requeue_attempts,
+                });
+                explanation.refused_by = self.refusals(task.signature);
+            }
+            State::KeyWaiting => {
+                let (limit, held, offered, _) = self.keys.figures(task.key);
+                reasons.push(Reason::Key { key: KeyId(task.key), held, limit, offered: offered as u32 });
+            }
+            State::AtWorker => {
+                let worker = &self.workers[task.worker];
+                let place = queue_key(task.level, task.order(), slot);
+                let ahead = worker.queue.range(..place).take(COUNTED as usize).count() as u64;
+                let id = self.worker_id(task.worker);
+                reasons.push(Reason::AtWorker { worker: id, ahead, state: worker.state });
+                reasons.push(Reason::NoRoom { candidates: vec![(id, self.fate(slot, task.worker))] });
+            }
+            State::Central => {
+                if self.workers.len() == 0 {
+                    reasons.push(Reason::NoWorkers);
+                }
+                let tasks = self.ready.ahead_of(task.level, task.job, task.order(), COUNTED);
+                if tasks > 0 {
+                    reasons.push(Reason::Behind { tasks, level: task.level });
+                }
+                if task.flags.has(Flags::RESERVED)
+                    && let Some(reservation) = self.workers[task.worker].reservation
+                {
+                    reasons.push(Reason::Reserved { worker: self.worker_id(task.worker), from: reservation.from });
+                }
+                let candidates = self.candidate_fates(slot);
+                if !candidates.is_empty() {
+                    reasons.push(Reason::NoRoom { candidates });
+                }
+                explanation.refused_by = self.refusals(task.signature);
+            }
+        }
+        if let Some(&(_, cause)) = explanation.failures.last() {
+            explanation.cause = cause;
+        }
+        debug_assert!(task.worker == NONE || self.workers.get(task.worker).is_some());
+    }
+
+    /// How the least loaded workers that can run the task stand to it.
+    fn candidate_fates(&self, slot: u32) -> Vec<(WorkerId, CandidateFate)> {
+        let signature = &self.signatures[self.tasks.at(slot).signature];
+        let able = self.workers.iter().filter(|(_, worker)| self.classes[worker.class].can_ever(signature).is_ok());
+        let mut able: Vec<(u32, u64)> = able.map(|(at, worker)| (at, worker.backlog().0)).collect();
+        able.sort_unstable_by_key(|&(at, backlog)| (backlog, at));
+        able.into_iter().take(LISTED).map(|(at, _)| (self.worker_id(at), self.fate(slot, at))).collect()
+    }
+
+    /// How one worker stands to a task, by the predicates that placement uses.
+    pub(crate) fn fate(&self, slot: u32, at: u32) -> CandidateFate {
+        let worker = &self.workers[at];
+        if let Err(lack) = self.classes[worker.class].can_ever(&self.signatures[self.tasks.at(slot).signature]) {
+            return CandidateFate::Never(lack);
+        }
+        match self.fits_now(slot, at) {
+            Ok(()) if worker.credit == 0 => CandidateFate::NotAsking,
+            Ok(()) => CandidateFate::Ready,
+            Err(Shortage::NotUp) => CandidateFate::NotUp(worker.state),
+            Err(Shortage::Slots) => CandidateFate::SlotsTaken,
+            Err(Shortage::Resource { resource, needs, free }) => CandidateFate::Short { resource, needs, free },
+            Err(Shortage::Reserved { task, from }) => CandidateFate::KeptFor(task, from),
+        }
+    }
+
+    /// One worker of each class that can never run such a task, and what it lacks.
+    pub(crate) fn refusals(&self, signature: u32) -> Vec<(WorkerId, Lack)> {
+        let signature = &self.signatures[signature];
+        let mut seen = Vec::new();
+        let mut refused = Vec::new();
+        for (at, worker) in self.workers.iter() {
+            if refused.len() == LISTED {
+                break;
+            }
+            if seen.contains(&worker.class) {
+                continue;
+            }
+            seen.push(worker.class);
+            if let Err(lack) = self.classes[worker.class].can_ever(signature) {
+                refused.push((self.worker_id(at), lack));
+            }
+        }
+        refused
+    }
+}

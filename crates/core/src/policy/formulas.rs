@@ -1,0 +1,372 @@
+//! The policies filch comes with. Formulas taken from the documents filch grew out of are exact under their names.
+
+use super::{Order, Policy, PolicyError, TaskView, Terms, WorkerView};
+use crate::config::AdaptiveModel;
+use crate::resources::Amount;
+use crate::time::{Span, Time};
+
+/// `fifo`: the first idle worker, in the order they joined.
+#[derive(Clone, Copy, Debug)]
+pub struct Fifo;
+
+impl Policy for Fifo {
+    fn name(&self) -> &str {
+        "fifo"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        worker.is_idle().then(|| -terms.add("joined", worker.joined as f64))
+    }
+    fn order(&self) -> Order {
+        Order::Joined
+    }
+}
+
+/// `round_robin`: whoever has gone longest without a new task.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundRobin;
+
+impl Policy for RoundRobin {
+    fn name(&self) -> &str {
+        "round_robin"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        Some(-terms.add("last_assigned", worker.last_assigned as f64))
+    }
+    fn order(&self) -> Order {
+        Order::Recency
+    }
+}
+
+/// `weighted_round_robin`: whoever has the fewest tasks so far for its weight.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightedRoundRobin;
+
+impl Policy for WeightedRoundRobin {
+    fn name(&self) -> &str {
+        "weighted_round_robin"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        Some(-terms.add("turns_per_weight", (worker.assigned + 1) as f64 / worker.weight))
+    }
+    fn order(&self) -> Order {
+        Order::Weighted
+    }
+}
+
+/// `priority_based`: the idle worker with the fewest tasks. (The order of the tasks is the queue's business.)
+#[derive(Clone, Copy, Debug)]
+pub struct PriorityBased;
+
+impl Policy for PriorityBased {
+    fn name(&self) -> &str {
+        "priority_based"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        worker.is_idle().then(|| -terms.add("tasks", f64::from(worker.held())))
+    }
+}
+
+/// `load_balancing`: least running / size + queued.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadBalancing;
+
+impl Policy for LoadBalancing {
+    fn name(&self) -> &str {
+        "load_balancing"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let running = terms.add("running_per_size", f64::from(worker.running) / worker.size());
+        Some(-(running + terms.add("queued", f64::from(worker.queued))))
+    }
+}
+
+/// `work_stealing`: a child stays with the worker that spawned it, everything else goes to the shortest queue;
+/// idle workers steal from queues longer than the policy's threshold.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkStealing;
+
+impl Policy for WorkStealing {
+    fn name(&self) -> &str {
+        "work_stealing"
+    }
+    fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let home = if task.parent_worker == Some(worker.id) { 1e9 } else { 0.0 };
+        Some(terms.add("home", home) - terms.add("tasks", f64::from(worker.held())))
+    }
+}
+
+/// `best_fit`: skill match − queued / 10 + success rate · history weight.
+#[derive(Clone, Copy, Debug)]
+pub struct BestFit {
+    /// How much history counts.
+    pub history_weight: f64,
+}
+
+impl Policy for BestFit {
+    fn name(&self) -> &str {
+        "best_fit"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let skills = terms.add("skill_match", worker.skill_match);
+        let queue = terms.add("queue", f64::from(worker.queued) / 10.0);
+        Some(skills - queue + terms.add("history", worker.success_rate * self.history_weight))
+    }
+}
+
+/// `performance_based`: success per expected second of this kind here, shared by what the worker already holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Performance;
+
+impl Policy for Performance {
+    fn name(&self) -> &str {
+        "performance_based"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let speed = terms.add("speed", 1.0 / (worker.estimate.duration.as_secs_f64() + 1e-6));
+        let success = terms.add("success", worker.estimate.success);
+        Some(speed * success / (1.0 + terms.add("load", worker.load())))
+    }
+}
+
+/// `affinity_based`: 1 where what the task needs is warm, ½ where its kind has run, less queued / 10.
+#[derive(Clone, Copy, Debug)]
+pub struct Affinity;
+
+impl Policy for Affinity {
+    fn name(&self) -> &str {
+        "affinity_based"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let warmth = if worker.warm {
+            1.0
+        } else if worker.estimate.samples > 0 {
+            0.5
+        } else {
+            0.0
+        };
+        Some(terms.add("warmth", warmth) - terms.add("load", worker.load() / 10.0))
+    }
+}
+
+/// `cost_based`: least expected cost: rate · expected seconds / success; at equal cost the lesser load.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost;
+
+impl Policy for Cost {
+    fn name(&self) -> &str {
+        "cost_based"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let seconds = worker.estimate.duration.as_secs_f64() / worker.estimate.success;
+        let cost = terms.add("cost", worker.cost_rate * seconds);
+        Some(-(cost + terms.add("load", worker.load() * 1e-6)))
+    }
+}
+
+/// `expected_completion`: least expected completion time, with cost, lateness and fragmentation as further terms.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpectedCompletion {
+    /// Standard deviations added to the expected duration.
+    pub beta: f64,
+    /// Seconds one unit of cost is worth.
+    pub lambda_cost: f64,
+    /// Weight of the seconds a deadline would be missed by.
+    pub lambda_deadline: f64,
+    /// Weight of the fragmentation a placement causes.
+    pub lambda_fragmentation: f64,
+}
+
+impl Default for ExpectedCompletion {
+    fn default() -> Self {
+        ExpectedCompletion { beta: 0.5, lambda_cost: 0.0, lambda_deadline: 10.0, lambda_fragmentation: 0.01 }
+    }
+}
+
+impl ExpectedCompletion {
+    /// Seconds from now until the task is expected to have ended here, repeats of failed attempts included.
+    #[must_use]
+    pub fn seconds(&self, worker: &WorkerView<'_>, terms: &mut Terms) -> f64 {
+        let estimate = &worker.estimate;
+        let (duration, success) = (estimate.duration.as_secs_f64(), estimate.success);
+        let wait = if worker.running < worker.slots && worker.queued == 0 { Span::ZERO } else { worker.backlog };
+        let run = (duration + self.beta * estimate.spread.as_secs_f64()) / success;
+        terms.add("wait", wait.as_secs_f64())
+            + terms.add("cold", worker.cold.as_secs_f64())
+            + terms.add("run", run)
+            + terms.add("retry", (1.0 / success - 1.0) * duration)
+    }
+
+    /// Seconds the deadline would be missed by, one standard deviation on the safe side.
+    fn lateness(task: &TaskView<'_>, worker: &WorkerView<'_>, seconds: f64) -> f64 {
+        if task.deadline == Time::NEVER {
+            return 0.0;
+        }
+        let left = task.deadline.as_secs_f64() - task.now.as_secs_f64();
+        (seconds + worker.estimate.spread.as_secs_f64() - left).max(0.0)
+    }
+}
+
+/// How uneven the worker's resources are used with the demand added: the gap between the most and the least used.
+fn fragmentation(task: &TaskView<'_>, worker: &WorkerView<'_>) -> f64 {
+    let used = |extra: bool| {
+        let (mut most, mut least) = (0.0f64, 1.0f64);
+        for (resource, capacity) in worker.capacity.iter() {
+            let asked = task.demand.amounts().iter().find(|entry| entry.0 == resource).map_or(Amount(0), |e| e.1);
+            let reserved = worker.reserved.get(resource) + if extra { asked } else { Amount(0) };
+            let share = reserved.as_f64() / capacity.as_f64();
+            (most, least) = (most.max(share), least.min(share));
+        }
+        (most - least).max(0.0)
+    };
+    used(true) - used(false)
+}
+
+impl Policy for ExpectedCompletion {
+    fn name(&self) -> &str {
+        "expected_completion"
+    }
+    fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let seconds = self.seconds(worker, terms);
+        let mut total = seconds;
+        if self.lambda_cost > 0.0 {
+            let busy = worker.estimate.duration.as_secs_f64() / worker.estimate.success;
+            total += terms.add("cost", self.lambda_cost * worker.cost_rate * busy);
+        }
+        total += terms.add("late", self.lambda_deadline * Self::lateness(task, worker, seconds));
+        if !task.demand.is_empty() {
+            total += terms.add("fragmentation", self.lambda_fragmentation * fragmentation(task, worker));
+        }
+        Some(-total)
+    }
+}
+
+/// `deadline`: least lateness; among workers that are in time, the earliest end.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    /// How completion is expected.
+    pub expected: ExpectedCompletion,
+}
+
+impl Policy for Deadline {
+    fn name(&self) -> &str {
+        "deadline"
+    }
+    fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let seconds = self.expected.seconds(worker, terms);
+        let late = terms.add("late", ExpectedCompletion::lateness(task, worker, seconds));
+        Some(-(late * 1e6 + seconds))
+    }
+}
+
+/// `batch`: fills the biggest worker up to the batch size, then the next; once all are full, one each in turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    /// Tasks given to one worker before the next.
+    pub size: u32,
+}
+
+impl Policy for Batch {
+    fn name(&self) -> &str {
+        "batch"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let full = if worker.held() < self.size { 0 } else { worker.held() };
+        Some(terms.add("size", worker.size()) - 1e6 * terms.add("full", f64::from(full)))
+    }
+    fn order(&self) -> Order {
+        Order::Batch(self.size)
+    }
+}
+
+/// `adaptive`: speed · success of the idle workers, 1 for a new one.
+#[derive(Clone, Copy, Debug)]
+pub struct Adaptive {
+    /// What it learns from.
+    pub model: AdaptiveModel,
+}
+
+impl Policy for Adaptive {
+    fn name(&self) -> &str {
+        "adaptive"
+    }
+    fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        if !worker.is_idle() {
+            return None;
+        }
+        let (seconds, success, samples) = match self.model {
+            AdaptiveModel::Ewma => (worker.average.completion_s, worker.average.success, worker.average.total),
+            AdaptiveModel::Learned => {
+                let estimate = &worker.estimate;
+                (estimate.duration.as_secs_f64(), estimate.success, estimate.samples)
+            }
+        };
+        if samples == 0 {
+            return Some(terms.add("new", 1.0));
+        }
+        Some(terms.add("speed", 1.0 / (seconds + 1e-6)) * terms.add("success", success))
+    }
+}
+
+/// `composite`: the weighted sum of its parts, each scaled to 0..1 over the candidates. A worker that a part refuses
+/// is refused.
+pub struct Composite {
+    parts: Vec<(f64, Box<dyn Policy>)>,
+}
+
+impl Composite {
+    /// A composite of weighted parts.
+    ///
+    /// # Errors
+    /// If there are no parts, a weight is negative or not finite, or they sum to 0.
+    pub fn new(parts: Vec<(f64, Box<dyn Policy>)>) -> Result<Composite, PolicyError> {
+        if parts.is_empty() {
+            return Err(PolicyError("a composite needs at least one algorithm".to_owned()));
+        }
+        if parts.iter().any(|part| !part.0.is_finite() || part.0 < 0.0) {
+            return Err(PolicyError("the weights of a composite must be finite and not negative".to_owned()));
+        }
+        if parts.iter().map(|part| part.0).sum::<f64>() <= 0.0 {
+            return Err(PolicyError("the weights of a composite sum to 0".to_owned()));
+        }
+        Ok(Composite { parts })
+    }
+}
+
+impl Policy for Composite {
+    fn name(&self) -> &str {
+        "composite"
+    }
+
+    /// One candidate by itself: every part scales to 1, so what remains is who refuses. `score_all` decides.
+    fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        let mut total = 0.0;
+        for (weight, part) in &self.parts {
+            part.score(task, worker, terms)?;
+            total += weight;
+        }
+        Some(total)
+    }
+
+    fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
+        let start = scores.len();
+        scores.extend(workers.iter().map(|_| Some(0.0)));
+        let mut part_scores = Vec::with_capacity(workers.len());
+        for (weight, part) in &self.parts {
+            part_scores.clear();
+            part.score_all(task, workers, &mut part_scores);
+            let known = part_scores.iter().flatten();
+            let (low, high) =
+                known.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &s| (low.min(s), high.max(s)));
+            for (total, score) in scores[start..].iter_mut().zip(&part_scores) {
+                let scaled = score.map(|score| if high > low { (score - low) / (high - low) } else { 1.0 });
+                *total = total.zip(scaled).map(|(total, scaled)| total + weight * scaled);
+            }
+        }
+    }
+
+    fn order(&self) -> Order {
+        // The heaviest part knows best which workers are worth a look.
+        let heaviest = self.parts.iter().max_by(|a, b| a.0.total_cmp(&b.0));
+        heaviest.map_or(Order::Load, |part| part.1.order())
+    }
+}

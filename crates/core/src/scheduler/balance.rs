@@ -1,0 +1,234 @@
+//! Stealing between queues the scheduler owns, and rebalancing. The rules are in [`crate::steal`].
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use super::{Flags, Scheduler, Slab, Worker};
+use crate::action::{Action, Refusal};
+use crate::config::{RebalanceBy, Take};
+use crate::ids::{NONE, WorkerId};
+use crate::steal::{self, Haul, Loot, Peer, Peers, StealOutcome};
+use crate::task::{Cause, Status};
+use crate::time::Span;
+
+/// Idle workers looked at for one busy one, and busy ones in one cycle.
+const LOOKS: usize = 64;
+
+/// The workers with something queued, as a thief sees them.
+struct Loaded<'a> {
+    workers: &'a Slab<Worker>,
+    loaded: &'a [u32],
+    by_depth: &'a BTreeSet<(u32, u32)>,
+}
+
+impl Loaded<'_> {
+    fn peer(&self, slot: u32) -> Peer {
+        let worker = &self.workers[slot];
+        Peer {
+            worker: WorkerId { slot, generation: worker.generation },
+            depth: worker.queue.len() as u32,
+            load: f64::from(worker.used_slots()) / f64::from(worker.slots),
+        }
+    }
+}
+
+impl Peers for Loaded<'_> {
+    fn len(&self) -> usize {
+        self.loaded.len()
+    }
+    fn get(&self, position: usize) -> Option<Peer> {
+        self.loaded.get(position).map(|&slot| self.peer(slot))
+    }
+    fn longest(&self) -> impl Iterator<Item = Peer> {
+        self.by_depth.iter().rev().map(|&(_, slot)| self.peer(slot))
+    }
+    fn shortest(&self, depth: u32) -> impl Iterator<Item = Peer> {
+        self.by_depth.range((depth, 0)..).map(|&(_, slot)| self.peer(slot))
+    }
+}
+
+impl Scheduler {
+    pub(super) fn steal(&mut self, thief: WorkerId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.worker_slot(thief)?;
+        if self.steal_for(slot, actions) == 0 && !actions.iter().any(|action| matches!(action, Action::Stole { .. })) {
+            self.count_steal(slot, None, StealOutcome::Rejection, 0, actions);
+        }
+        self.serve(slot, actions);
+        Ok(())
+    }
+
+    /// Whether a worker that found nothing should look at others' queues.
+    pub(super) fn may_steal(&self, thief: u32) -> bool {
+        let worker = &self.workers[thief];
+        let depth = worker.queue.len() as u32;
+        self.push_bound()
+            && self.config.load_balancing.strategy.pulls()
+            && !self.loaded.is_empty()
+            && depth < self.config.load_balancing.thresholds.idle_threshold
+            && f64::from(depth) < self.config.stealing.steal_threshold * f64::from(worker.slots)
+    }
+
+    /// Takes tasks from other workers' queues into the thief's. How many.
+    pub(super) fn steal_for(&mut self, thief: u32, actions: &mut Vec<Action>) -> usize {
+        let thief_id = self.worker_id(thief);
+        let mut tried: SmallVec<[WorkerId; 8]> = SmallVec::new();
+        for _ in 0..self.config.stealing.max_retries.max(1) {
+            let peers = Loaded { workers: &self.workers, loaded: &self.loaded, by_depth: &self.by_depth };
+            let Some(victim) = self.chooser.choose(&mut self.rng, &peers, thief_id, &tried) else { break };
+            let stealing = &self.config.stealing;
+            let source = &self.workers[victim.worker.slot];
+            let haul = steal::haul(stealing.take, victim.depth, source.queued_work, stealing.min_local_queue);
+            let taken = self.pick_loot(victim.worker.slot, thief, haul);
+            let outcome = if taken.is_empty() { StealOutcome::Rejection } else { StealOutcome::Success };
+            self.count_steal(thief, Some(victim.worker), outcome, taken.len() as u32, actions);
+            if !taken.is_empty() {
+                for &slot in &taken {
+                    self.move_queued(slot, thief, actions);
+                }
+                return taken.len();
+            }
+            tried.push(victim.worker);
+        }
+        0
+    }
+
+    fn count_steal(
+        &mut self,
+        thief: u32,
+        victim: Option<WorkerId>,
+        outcome: StealOutcome,
+        tasks: u32,
+        actions: &mut Vec<Action>,
+    ) {
+        let success = outcome == StealOutcome::Success;
+        self.chooser.learn(success);
+        self.counters.steal_attempts += 1;
+        self.counters.steal_successes += u64::from(success);
+        actions.push(Action::Stole { thief: self.worker_id(thief), victim, outcome, tasks });
+    }
+
+    /// The tasks of a victim's queue that a thief may take, newest or oldest first.
+    fn pick_loot(&self, victim: u32, thief: u32, haul: Haul) -> Vec<u32> {
+        let source = &self.workers[victim];
+        let backlog = source.backlog();
+        let check = |slot: u32| self.guard.check(&self.loot(slot, thief), backlog);
+        let queue = source.queue.iter().map(|key| (key.2, self.tasks.at(key.2).planned));
+        let mut taken = Vec::new();
+        if self.config.load_balancing.work_stealing.prefer_recent_tasks {
+            steal::pick(queue.rev(), haul, check, &mut taken);
+        } else {
+            steal::pick(queue, haul, check, &mut taken);
+        }
+        taken
+    }
+
+    /// A queued task as a thief sees it.
+    pub(crate) fn loot(&self, slot: u32, thief: u32) -> Loot {
+        let task = self.tasks.at(slot);
+        let class = &self.classes[self.workers[thief].class];
+        Loot {
+            priority: task.priority,
+            bound: task.key != NONE || task.flags.has(Flags::PINNED) || task.flags.has(Flags::EXCLUSIVE),
+            thief_can_run: class.can_ever(&self.signatures[task.signature]).is_ok(),
+            transfer: if task.flags.has(Flags::EXTRA) { self.worker_view(slot, thief).cold } else { Span::ZERO },
+            duration_at_thief: self.planned_for(slot, self.workers[thief].class),
+        }
+    }
+
+    fn move_queued(&mut self, slot: u32, to: u32, actions: &mut Vec<Action>) {
+        let from = self.tasks.at(slot).worker;
+        self.leave_worker_queue(slot);
+        self.put_at_worker(slot, to);
+        self.count_move(slot, from, to, actions);
+    }
+
+    fn count_move(&mut self, slot: u32, from: u32, to: u32, actions: &mut Vec<Action>) {
+        self.workers[from].lost += 1;
+        self.workers[to].stolen += 1;
+        self.counters.tasks_migrated += 1;
+        actions.push(Action::Move { task: self.tasks.id(slot), from: self.worker_id(from), to: self.worker_id(to) });
+        self.notify(slot, Status::Queued, Cause::Moved, actions);
+    }
+
+    /// Evens out queues if they are severely uneven, within the limit of one cycle.
+    pub(super) fn rebalance(&mut self, actions: &mut Vec<Action>) {
+        if !self.is_uneven() {
+            return;
+        }
+        self.counters.rebalance_cycles += 1;
+        let limit = self.config.load_balancing.work_stealing.max_steal_per_cycle;
+        let mut targets: SmallVec<[u32; 8]> = SmallVec::new();
+        for _ in 0..limit {
+            let Some(target) = self.rebalance_one(actions) else { break };
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        for target in targets {
+            self.serve(target, actions);
+        }
+    }
+
+    /// Whether the longest and the shortest queue differ so much that the scheduler steps in.
+    pub(crate) fn is_uneven(&self) -> bool {
+        let (Some(&(shortest, idle)), Some(&(longest, busy))) = (self.by_depth.first(), self.by_depth.last()) else {
+            return false;
+        };
+        let thresholds = &self.config.load_balancing.thresholds;
+        let ratio = thresholds.severe_imbalance_ratio;
+        match thresholds.rebalance_by {
+            RebalanceBy::Count => steal::severely_uneven(f64::from(longest), f64::from(shortest), 1.0, ratio),
+            RebalanceBy::Backlog => {
+                let unit = self.config.scheduling.default_estimate.as_secs_f64();
+                let seconds = |slot: u32| self.workers[slot].backlog().as_secs_f64();
+                steal::severely_uneven(seconds(busy), seconds(idle), unit, ratio)
+            }
+        }
+    }
+
+    /// Moves one task from a busy worker to an idle one that can run it. To whom.
+    fn rebalance_one(&mut self, actions: &mut Vec<Action>) -> Option<u32> {
+        let thresholds = &self.config.load_balancing.thresholds;
+        let busy = self.by_depth.iter().rev().take_while(|entry| entry.0 > thresholds.busy_threshold);
+        let busy: SmallVec<[u32; 8]> = busy.take(LOOKS).map(|entry| entry.1).collect();
+        let idle = self.by_depth.iter().take_while(|entry| entry.0 < thresholds.idle_threshold);
+        let idle: SmallVec<[u32; 8]> = idle.take(LOOKS).map(|entry| entry.1).collect();
+        let by_backlog = thresholds.rebalance_by == RebalanceBy::Backlog;
+        let one = steal::haul(Take::One, u32::MAX, Span::MAX, 0);
+        for &from in &busy {
+            for &to in &idle {
+                if by_backlog && self.workers[to].backlog() >= self.workers[from].backlog() {
+                    continue;
+                }
+                if let Some(&slot) = self.pick_loot(from, to, one).first() {
+                    self.move_queued(slot, to, actions);
+                    return Some(to);
+                }
+                if self.config.load_balancing.work_stealing.allow_task_migration
+                    && let Some(slot) = self.pick_running(from, to)
+                {
+                    self.abandon(slot, Cause::Moved, actions);
+                    self.counters.queued += 1;
+                    self.put_at_worker(slot, to);
+                    self.count_move(slot, from, to, actions);
+                    return Some(to);
+                }
+            }
+        }
+        None
+    }
+
+    /// A running task that may be stopped and started again on a worker with a free slot.
+    fn pick_running(&self, from: u32, to: u32) -> Option<u32> {
+        if !self.workers[to].has_free_slot() || !self.workers[to].queue.is_empty() {
+            return None;
+        }
+        let backlog = self.workers[from].backlog();
+        let may_move = |slot: &u32| {
+            let idempotent = self.tasks.at(*slot).flags.has(Flags::IDEMPOTENT);
+            idempotent && self.guard.check(&self.loot(*slot, to), backlog).is_ok()
+        };
+        self.workers[from].running.iter().copied().find(may_move)
+    }
+}

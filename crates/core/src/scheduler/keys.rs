@@ -1,0 +1,161 @@
+//! Concurrency keys: tasks with the same key never run together beyond the key's limit.
+//!
+//! The waiting tasks of a key stand in order; the first of them, as many as there are free tokens, are *offered*: they
+//! queue like any other task. The rest wait here. A token is taken when a task is handed to a slot. Never queues or
+//! starts anything itself.
+
+use std::collections::BTreeSet;
+
+use super::state::QueueKey;
+use crate::map::Map;
+
+#[derive(Debug)]
+struct Key {
+    limit: u32,
+    held: u32,
+    offered: BTreeSet<QueueKey>,
+    waiting: BTreeSet<QueueKey>,
+}
+
+impl Key {
+    fn free(&self) -> u32 {
+        self.limit.saturating_sub(self.held).saturating_sub(self.offered.len() as u32)
+    }
+}
+
+/// What became of a task that asked to be offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It may queue.
+    Offered,
+    /// It may queue, and the task in this slot must wait instead.
+    Instead(u32),
+    /// It waits.
+    Waits,
+}
+
+/// All keys in use, and those with a limit of their own.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    default_limit: u32,
+    keys: Map<u32, Key>,
+}
+
+impl Keys {
+    pub(crate) fn new(default_limit: u32) -> Keys {
+        Keys { default_limit, keys: Map::default() }
+    }
+
+    fn key(&mut self, key: u32) -> &mut Key {
+        let limit = self.default_limit;
+        self.keys.entry(key).or_insert_with(|| Key {
+            limit,
+            held: 0,
+            offered: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+        })
+    }
+
+    fn tidy(&mut self, key: u32) {
+        if let Some(entry) = self.keys.get(&key)
+            && entry.held == 0
+            && entry.offered.is_empty()
+            && entry.waiting.is_empty()
+            && entry.limit == self.default_limit
+        {
+            self.keys.remove(&key);
+        }
+    }
+
+    /// A task wants to queue.
+    pub(crate) fn arrive(&mut self, key: u32, place: QueueKey) -> Arrival {
+        let entry = self.key(key);
+        if entry.free() > 0 {
+            entry.offered.insert(place);
+            return Arrival::Offered;
+        }
+        if let Some(&last) = entry.offered.last()
+            && place < last
+        {
+            entry.offered.remove(&last);
+            entry.waiting.insert(last);
+            entry.offered.insert(place);
+            return Arrival::Instead(last.2);
+        }
+        entry.waiting.insert(place);
+        Arrival::Waits
+    }
+
+    /// An offered task was handed to a slot.
+    pub(crate) fn take(&mut self, key: u32, place: QueueKey) {
+        let entry = self.key(key);
+        let offered = entry.offered.remove(&place);
+        debug_assert!(offered, "only offered tasks take tokens");
+        entry.held += 1;
+    }
+
+    /// A token came back. The next task to be offered, if any.
+    pub(crate) fn give_back(&mut self, key: u32) -> Option<u32> {
+        let entry = self.key(key);
+        debug_assert!(entry.held > 0, "a token is given back once");
+        entry.held -= 1;
+        self.offer_next(key)
+    }
+
+    /// A task left before it was handed to a slot. The next to be offered, if any.
+    pub(crate) fn leave(&mut self, key: u32, place: QueueKey) -> Option<u32> {
+        let entry = self.key(key);
+        if !entry.offered.remove(&place) {
+            let waited = entry.waiting.remove(&place);
+            debug_assert!(waited, "a keyed task is offered or waits");
+        }
+        self.offer_next(key)
+    }
+
+    /// The next waiting task to be offered, if there is a free token.
+    pub(crate) fn offer_next(&mut self, key: u32) -> Option<u32> {
+        let entry = self.key(key);
+        if entry.free() > 0
+            && let Some(next) = entry.waiting.pop_first()
+        {
+            entry.offered.insert(next);
+            return Some(next.2);
+        }
+        self.tidy(key);
+        None
+    }
+
+    /// A task's place has changed; one that is offered stays offered.
+    pub(crate) fn rename(&mut self, key: u32, before: QueueKey, after: QueueKey) {
+        let entry = self.key(key);
+        if entry.offered.remove(&before) {
+            entry.offered.insert(after);
+        } else if entry.waiting.remove(&before) {
+            entry.waiting.insert(after);
+        }
+    }
+
+    pub(crate) fn set_limit(&mut self, key: u32, limit: u32) {
+        self.key(key).limit = limit;
+    }
+
+    /// Limit, tokens held, tasks offered and waiting.
+    pub(crate) fn figures(&self, key: u32) -> (u32, u32, usize, usize) {
+        self.keys.get(&key).map_or((self.default_limit, 0, 0, 0), |entry| {
+            (entry.limit, entry.held, entry.offered.len(), entry.waiting.len())
+        })
+    }
+
+    pub(crate) fn is_offered(&self, key: u32, place: QueueKey) -> bool {
+        self.keys.get(&key).is_some_and(|entry| entry.offered.contains(&place))
+    }
+
+    pub(crate) fn is_waiting(&self, key: u32, place: QueueKey) -> bool {
+        self.keys.get(&key).is_some_and(|entry| entry.waiting.contains(&place))
+    }
+
+    /// Every key: its number, limit, tokens held, offered and waiting; for checks.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, u32, u32, usize, usize)> + '_ {
+        self.keys.iter().map(|(&key, entry)| (key, entry.limit, entry.held, entry.offered.len(), entry.waiting.len()))
+    }
+}

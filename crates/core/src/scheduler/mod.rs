@@ -1,0 +1,380 @@
+//! The scheduler machine: events in, actions out.
+//!
+//! [`Scheduler::step`] takes one event at one moment, changes the state, and appends what is to be done. It never
+//! reads a clock, draws from a random device, or looks at all workers or all tasks because of one event. The same
+//! events with the same seed give the same actions, byte for byte.
+
+mod balance;
+mod directory;
+mod keys;
+mod place;
+mod ready;
+mod run;
+mod serve;
+mod settle;
+mod state;
+mod submit;
+mod tasks;
+mod timers;
+mod upkeep;
+mod view;
+mod workers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use smallvec::SmallVec;
+
+use crate::action::{Action, Record, Refusal};
+use crate::config::{Bind, Config};
+use crate::event::Event;
+use crate::explain::Decision;
+use crate::ids::{JobId, NONE, TaskId, WorkerId};
+use crate::map::Map;
+use crate::metrics::{Counters, Sample};
+use crate::policy::{self, Order, Policy, PolicyError};
+use crate::rng::Rng;
+use crate::steal::{Guard, VictimChooser};
+use crate::task::{Cause, Status};
+use crate::time::{Span, Time};
+use crate::tracker::{Estimator, Tracker};
+
+pub(crate) use directory::Directory;
+pub(crate) use keys::Keys;
+pub(crate) use ready::{LEVELS, Ready};
+pub(crate) use state::{ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Slab, Worker, queue_key};
+pub(crate) use tasks::{Flags, State, Tasks};
+pub(crate) use timers::{Timer, Timers};
+
+/// The job of tasks that name none.
+pub(crate) const COMMON_JOB: u32 = 0;
+
+/// A policy in use and the directory whose order it wants.
+struct Placement {
+    policy: Box<dyn Policy>,
+    directory: usize,
+}
+
+/// Oldest and newest task of a level, by the time they came to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AgeList {
+    pub(crate) oldest: u32,
+    pub(crate) newest: u32,
+}
+
+/// The scheduler machine.
+///
+/// See the [crate's documentation](crate) for an example.
+pub struct Scheduler {
+    pub(crate) config: Config,
+    rng: Rng,
+    pub(crate) now: Time,
+    pub(crate) tasks: Tasks,
+    pub(crate) workers: Slab<Worker>,
+    worker_generations: Vec<u32>,
+    pub(crate) classes: Slab<Class>,
+    class_table: hashbrown::HashTable<u32>,
+    /// Grows with every change of the set of classes.
+    class_age: u64,
+    pub(crate) signatures: Slab<Signature>,
+    signature_table: hashbrown::HashTable<u32>,
+    /// The signature interned last, which the next task is likely to share.
+    last_signature: u32,
+    /// Signatures with skills under `fallback` matching.
+    fallback: BTreeSet<u32>,
+    pub(crate) jobs: Slab<Job>,
+    job_generations: Vec<u32>,
+    pub(crate) ready: Ready,
+    pub(crate) keys: Keys,
+    pub(crate) timers: Timers,
+    pub(crate) directories: Vec<Directory>,
+    pub(crate) orders: Vec<Order>,
+    placements: Vec<Placement>,
+    placement_by_type: Map<u32, usize>,
+    pub(crate) estimator: Box<dyn Estimator>,
+    /// Workers with something in their queue, in no particular order.
+    pub(crate) loaded: Vec<u32>,
+    /// All workers that are up, by the length of their queue; kept under `bind: push`.
+    pub(crate) by_depth: BTreeSet<(u32, u32)>,
+    chooser: VictimChooser,
+    guard: Guard,
+    pub(crate) aging: [AgeList; LEVELS],
+    aging_at: Option<Time>,
+    /// Workers that last ran something with an affinity key, newest first.
+    warm: Map<u32, SmallVec<[WorkerId; 4]>>,
+    /// Attempts that no longer count but may still occupy a worker, and whom.
+    pub(crate) ghosts: Map<(TaskId, u32), u32>,
+    /// Tasks nobody can run, by signature.
+    pub(crate) parked: BTreeMap<u32, BTreeSet<u32>>,
+    pub(crate) counters: Counters,
+    samples: VecDeque<Sample>,
+    pub(crate) decisions: VecDeque<Decision>,
+    refusal: Option<Refusal>,
+    announced: Option<Time>,
+    records: bool,
+    sequence: u64,
+    turn: u64,
+}
+
+impl Scheduler {
+    /// A scheduler with nothing in it.
+    ///
+    /// # Errors
+    /// If a policy of the configuration cannot be made.
+    pub fn new(config: &Config) -> Result<Scheduler, PolicyError> {
+        let scheduling = &config.scheduling;
+        let thresholds = &config.load_balancing.thresholds;
+        let (policy_name, options) = scheduling.policy.parts();
+        let mut stealing = config.stealing.clone();
+        let mut busy_threshold = thresholds.busy_threshold;
+        if policy_name == "work_stealing" {
+            // The policy of that name steals from the busiest queue longer than its own threshold.
+            busy_threshold = options.steal_threshold.unwrap_or(2);
+            stealing.strategy = crate::config::VictimStrategy::MostLoaded;
+        }
+        let common =
+            Job { generation: 0, open: 0, closed: false, weight: 1.0, received: 0, array: None, members: BTreeSet::new() };
+        let mut jobs = Slab::default();
+        jobs.insert(common);
+        let mut scheduler = Scheduler {
+            rng: Rng::new(config.seed),
+            now: Time::ZERO,
+            tasks: Tasks::new(config.limits.settled_kept as usize),
+            workers: Slab::default(),
+            worker_generations: Vec::new(),
+            classes: Slab::default(),
+            class_table: hashbrown::HashTable::new(),
+            class_age: 1,
+            signatures: Slab::default(),
+            signature_table: hashbrown::HashTable::new(),
+            last_signature: NONE,
+            fallback: BTreeSet::new(),
+            jobs,
+            job_generations: vec![0],
+            ready: Ready::new(scheduling.fair_share),
+            keys: Keys::new(config.limits.key_limit),
+            timers: Timers::default(),
+            directories: Vec::new(),
+            orders: Vec::new(),
+            placements: Vec::new(),
+            placement_by_type: Map::default(),
+            estimator: Box::new(Tracker::new(scheduling.default_estimate)),
+            loaded: Vec::new(),
+            by_depth: BTreeSet::new(),
+            chooser: VictimChooser::new(&stealing, busy_threshold),
+            guard: Guard::new(config),
+            aging: [AgeList { oldest: NONE, newest: NONE }; LEVELS],
+            aging_at: None,
+            warm: Map::default(),
+            ghosts: Map::default(),
+            parked: BTreeMap::new(),
+            counters: Counters::default(),
+            samples: VecDeque::new(),
+            decisions: VecDeque::new(),
+            refusal: None,
+            announced: None,
+            records: false,
+            sequence: 0,
+            turn: 0,
+            config: config.clone(),
+        };
+        let default = policy::create(&config.scheduling.policy, config)?;
+        scheduler.add_placement(default);
+        scheduler.arm_upkeep();
+        Ok(scheduler)
+    }
+
+    /// Replaces the source of estimates; what was learned before is gone.
+    #[must_use]
+    pub fn with_estimator(mut self, estimator: Box<dyn Estimator>) -> Scheduler {
+        self.estimator = estimator;
+        self
+    }
+
+    /// Asks for [`Action::Persist`] with every fact worth remembering.
+    pub fn keep_records(&mut self, on: bool) {
+        self.records = on;
+    }
+
+    /// Uses a policy of the caller's own, for one type of task or, with `None`, as the default.
+    pub fn use_policy(&mut self, task_type: Option<crate::ids::TypeId>, policy: Box<dyn Policy>) {
+        match task_type {
+            None => {
+                let directory = self.directory_for(policy.order());
+                self.placements[0] = Placement { policy, directory };
+            }
+            Some(task_type) => {
+                let at = self.add_placement(policy);
+                self.placement_by_type.insert(task_type.0, at);
+            }
+        }
+    }
+
+    fn add_placement(&mut self, policy: Box<dyn Policy>) -> usize {
+        let directory = self.directory_for(policy.order());
+        self.placements.push(Placement { policy, directory });
+        self.placements.len() - 1
+    }
+
+    /// The directory in that order; a new one lists everybody who should be listed.
+    fn directory_for(&mut self, order: Order) -> usize {
+        if let Some(at) = self.orders.iter().position(|known| *known == order) {
+            return at;
+        }
+        let slots: Vec<u32> = self.workers.iter().map(|(slot, _)| slot).collect();
+        for &slot in &slots {
+            self.unlist(slot);
+        }
+        self.orders.push(order);
+        self.directories.push(Directory::default());
+        for slot in slots {
+            self.relist(slot);
+        }
+        self.orders.len() - 1
+    }
+
+    /// Handles one event at the moment `now`; what is to be done is appended to `actions`. Timers due by then fire
+    /// first. A moment before the last one counts as the last one.
+    pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        self.refusal = None;
+        self.fire_timers(actions);
+        self.counters.events += 1;
+        let result = match event {
+            Event::Tick => Ok(()),
+            Event::Pull { worker, wait } => self.pull(worker, wait, actions),
+            Event::Submit(spec) => self.submit(*spec, actions),
+            Event::Start { task, attempt } => self.start(task, attempt, actions),
+            Event::Finish { task, attempt } => self.finish(task, attempt, actions),
+            Event::Fail { task, attempt, retry } => self.fail(task, attempt, retry, actions),
+            Event::GiveBack { task, attempt } => self.give_back(task, attempt, actions),
+            Event::Cancel { task } => self.cancel(task, actions),
+            Event::CancelElement { job, index } => self.cancel_element(job, index, actions),
+            Event::CancelJob { job } => self.cancel_job(job, actions),
+            Event::SubmitMany(specs) => self.submit_many(specs, actions),
+            Event::SubmitArray { template, count } => self.submit_array(*template, count, actions),
+            Event::SubmitGraph(graph) => self.submit_graph(graph, actions),
+            Event::OpenJob { weight } => self.open_job(weight, actions),
+            Event::CloseJob { job } => self.close_job(job, actions),
+            Event::Join(spec) => self.join(spec, actions),
+            Event::Change { worker, change } => self.change(worker, change, actions),
+            Event::Report { worker, load } => self.report(worker, load, actions),
+            Event::Leave { worker, remaining } => self.leave(worker, remaining, actions),
+            Event::Silent { worker } => self.silent(worker, actions),
+            Event::Withdraw { worker } => self.withdraw(worker),
+            Event::Steal { thief } => self.steal(thief, actions),
+            Event::Rebalance => {
+                self.rebalance(actions);
+                Ok(())
+            }
+            Event::SetKeyLimit { key, limit } => self.set_key_limit(key, limit, actions),
+            Event::SetPolicy { task_type, policy } => policy::create(&policy, &self.config)
+                .map(|policy| self.use_policy(task_type, policy))
+                .map_err(|error| Refusal::Invalid(error.0)),
+        };
+        if let Err(refusal) = result {
+            self.refusal = Some(refusal);
+            actions.push(Action::Refused);
+        }
+        let next = self.timers.next();
+        if next != self.announced {
+            self.announced = next;
+            if let Some(at) = next {
+                actions.push(Action::Timer { at });
+            }
+        }
+    }
+
+    /// When `step` must be called again at the latest, if nothing else happens.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Why the last event was refused.
+    pub fn take_refusal(&mut self) -> Option<Refusal> {
+        self.refusal.take()
+    }
+
+    fn push_bound(&self) -> bool {
+        self.config.scheduling.bind == Bind::Push
+    }
+
+    /// The slot of a registered worker.
+    pub(crate) fn worker_slot(&self, id: WorkerId) -> Result<u32, Refusal> {
+        match self.workers.get(id.slot) {
+            Some(worker) if worker.generation == id.generation => Ok(id.slot),
+            _ => Err(Refusal::UnknownWorker(id)),
+        }
+    }
+
+    pub(crate) fn worker_id(&self, slot: u32) -> WorkerId {
+        WorkerId { slot, generation: self.workers[slot].generation }
+    }
+
+    pub(crate) fn job_slot(&self, id: JobId) -> Result<u32, Refusal> {
+        match self.jobs.get(id.slot) {
+            Some(job) if job.generation == id.generation => Ok(id.slot),
+            _ => Err(Refusal::UnknownJob(id)),
+        }
+    }
+
+    pub(crate) fn job_id(&self, slot: u32) -> JobId {
+        JobId { slot, generation: self.jobs[slot].generation }
+    }
+
+    fn notify(&self, slot: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
+        let worker = self.tasks.at(slot).worker;
+        let worker = (worker != NONE).then(|| self.worker_id(worker));
+        actions.push(Action::Notify { task: self.tasks.id(slot), status, worker, cause });
+    }
+
+    fn persist(&self, record: Record, actions: &mut Vec<Action>) {
+        if self.records {
+            actions.push(Action::Persist(record));
+        }
+    }
+
+    /// The policy of a type of task.
+    fn placement(&self, task_type: crate::ids::TypeId) -> &Placement {
+        let at = if self.placement_by_type.is_empty() {
+            0
+        } else {
+            self.placement_by_type.get(&task_type.0).copied().unwrap_or(0)
+        };
+        &self.placements[at]
+    }
+
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// The time a task is planned with on a worker of that class.
+    fn planned_for(&self, slot: u32, class: u32) -> Span {
+        let task = self.tasks.at(slot);
+        let anywhere = self.estimator.anywhere(task.kind, task.declared());
+        let speed = self.classes[class].speed;
+        if speed == 1.0 { anywhere } else { anywhere.mul_f64(1.0 / speed) }
+    }
+
+    /// Tasks that wait in any queue, elements of arrays included.
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        self.counters.queued
+    }
+
+    /// Tasks that are not settled, elements of arrays included.
+    #[must_use]
+    pub fn unsettled(&self) -> u64 {
+        self.tasks.live() + self.counters.pending_elements
+    }
+
+    /// Where a task stands, while it is known: until its slot is used again after it was settled.
+    #[must_use]
+    pub fn status(&self, task: TaskId) -> Option<Status> {
+        if self.tasks.find(task).is_some() {
+            return Some(self.tasks.at(task.slot).status());
+        }
+        self.tasks.outcome(task).map(|outcome| outcome.0)
+    }
+}

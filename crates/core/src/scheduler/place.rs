@@ -1,0 +1,506 @@
+//! Placement: from "ready to run" to a worker or a place in a queue.
+
+use smallvec::SmallVec;
+
+use super::keys::Arrival;
+use super::{Flags, Scheduler, State, Timer, queue_key};
+use crate::action::Action;
+use crate::explain::{Decision, DecisionCandidate};
+use crate::ids::{NONE, WorkerId};
+use crate::policy::{self, TaskView, Terms, WorkerView};
+use crate::resources::Amount;
+use crate::task::{Cause, Status};
+use crate::time::Span;
+use crate::worker::WorkerState;
+
+/// Eligible classes whose best workers are scored for one task.
+pub(crate) const CLASSES_SCORED: usize = 64;
+/// Classes looked at for one task, eligible or not.
+const CLASSES_LOOKED_AT: usize = 1024;
+/// Workers of one class looked at for one task.
+const WORKERS_LOOKED_AT: usize = 64;
+/// Workers remembered as warm for one affinity key.
+const WARM_KEPT: usize = 4;
+
+/// Candidates for one task, by slot.
+pub(crate) type Candidates = SmallVec<[u32; 16]>;
+
+/// What a candidate must have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Room right now, and somebody waiting for a task.
+    Room,
+    /// Nothing but a queue.
+    Queue,
+}
+
+impl Scheduler {
+    /// A task is ready to run: hand it to a worker that waits for one, or queue it.
+    pub(super) fn enqueue(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let task = self.tasks.at_mut(slot);
+        debug_assert!(matches!(task.state, State::Blocked), "only tasks that are nowhere are queued");
+        task.ready_at = now;
+        let (signature, key, pinned) = (task.signature, task.key, task.flags.has(Flags::PINNED));
+        let home = if pinned { self.tasks.extra(slot).and_then(|extra| extra.pin) } else { None };
+        if let Some(id) = home {
+            match self.worker_slot(id) {
+                Ok(worker) => {
+                    self.counters.queued += 1;
+                    self.put_at_worker(slot, worker);
+                    self.notify(slot, Status::Queued, cause, actions);
+                    self.serve(worker, actions);
+                }
+                Err(_) => self.settle(slot, Status::Failed, Cause::NoWorker, actions),
+            }
+            return;
+        }
+        if !self.has_host(signature) && self.workers.len() > 0 {
+            self.park(slot, actions);
+            return;
+        }
+        self.counters.queued += 1;
+        if key != NONE && !self.arrive_at_key(slot) {
+            self.notify(slot, Status::Queued, cause, actions);
+            return;
+        }
+        self.notify(slot, Status::Queued, cause, actions);
+        self.offer(slot, actions);
+    }
+
+    /// Asks the task's key whether it may queue; if not it waits there.
+    fn arrive_at_key(&mut self, slot: u32) -> bool {
+        let task = self.tasks.at(slot);
+        let place = queue_key(task.level, task.order(), slot);
+        match self.keys.arrive(task.key, place) {
+            Arrival::Offered => true,
+            Arrival::Instead(other) => {
+                // The other one steps back: out of its lane, but still queued.
+                self.leave_lane(other);
+                self.tasks.at_mut(other).state = State::KeyWaiting;
+                true
+            }
+            Arrival::Waits => {
+                self.tasks.at_mut(slot).state = State::KeyWaiting;
+                self.age_enter(slot);
+                false
+            }
+        }
+    }
+
+    /// A task that waited for a token of its key may queue now.
+    pub(super) fn offer_from_key(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        self.age_leave(slot);
+        self.tasks.at_mut(slot).state = State::Blocked;
+        self.offer(slot, actions);
+    }
+
+    /// Finds a worker for a task that may queue, or a place in a queue.
+    pub(super) fn offer(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        let task = self.tasks.at(slot);
+        let bound_late = task.key != NONE || task.flags.has(Flags::EXCLUSIVE);
+        if self.push_bound() && !bound_late {
+            let candidates = self.candidates(slot, Wanted::Queue);
+            if let Some(worker) = self.decide(slot, &candidates, true) {
+                self.put_at_worker(slot, worker);
+                self.serve(worker, actions);
+                return;
+            }
+        } else if self.directories.iter().any(|directory| !directory.is_empty()) {
+            let candidates = self.candidates(slot, Wanted::Room);
+            if let Some(worker) = self.decide(slot, &candidates, true) {
+                self.counters.queued -= 1;
+                self.assign(slot, worker, actions);
+                self.relist(worker);
+                return;
+            }
+        }
+        self.put_in_lane(slot);
+    }
+
+    /// Puts a task into the central queue.
+    pub(super) fn put_in_lane(&mut self, slot: u32) {
+        let task = self.tasks.at_mut(slot);
+        task.state = State::Central;
+        task.worker = NONE;
+        let (level, job, signature, order) = (task.level, task.job, task.signature, task.order());
+        let received = self.join_level(level, job);
+        self.ready.push(level, job, signature, received, order, slot);
+        self.age_enter(slot);
+    }
+
+    /// The key under which a job takes its turns in a level: what it has received, but not less than the others there.
+    pub(super) fn join_level(&mut self, level: u8, job: u32) -> u64 {
+        match self.ready.only_job(level) {
+            Some(only) if only == job => return self.jobs[job].received,
+            Some(only) => self.ready.refresh(only, self.jobs[only].received),
+            None => {}
+        }
+        let floor = self.ready.floor(level);
+        let job = &mut self.jobs[job];
+        job.received = job.received.max(floor);
+        job.received
+    }
+
+    /// Takes a task out of its lane; it stays in its level's list by age.
+    pub(super) fn leave_lane(&mut self, slot: u32) {
+        let task = self.tasks.at(slot);
+        self.ready.remove(task.level, task.job, task.signature, task.order(), slot);
+        self.drop_reservation(slot);
+    }
+
+    /// Puts a task into a worker's own queue.
+    pub(super) fn put_at_worker(&mut self, slot: u32, worker: u32) {
+        let planned = self.planned_for(slot, self.workers[worker].class);
+        let task = self.tasks.at_mut(slot);
+        task.state = State::AtWorker;
+        task.worker = worker;
+        task.planned = planned;
+        let place = queue_key(task.level, task.order(), slot);
+        let target = &mut self.workers[worker];
+        target.queue.insert(place);
+        target.queued_work += planned;
+        self.turn += 1;
+        self.workers[worker].last_assigned = self.turn;
+        self.depth_changed(worker, false);
+        self.age_enter(slot);
+        self.relist(worker);
+    }
+
+    /// Takes a task out of its worker's queue and its level's list by age.
+    pub(super) fn leave_worker_queue(&mut self, slot: u32) {
+        self.age_leave(slot);
+        let task = self.tasks.at_mut(slot);
+        let (worker, planned) = (task.worker, task.planned);
+        let place = queue_key(task.level, task.order(), slot);
+        task.worker = NONE;
+        let source = &mut self.workers[worker];
+        let removed = source.queue.remove(&place);
+        debug_assert!(removed, "a task at a worker is in its queue");
+        source.queued_work -= planned;
+        self.depth_changed(worker, true);
+        self.relist(worker);
+    }
+
+    /// Keeps the indexes by queue length right after one task came or went.
+    fn depth_changed(&mut self, slot: u32, shrunk: bool) {
+        let worker = &mut self.workers[slot];
+        let now = worker.queue.len() as u32;
+        let before = if shrunk { now + 1 } else { now - 1 };
+        if before == 0 {
+            worker.loaded_at = self.loaded.len() as u32;
+            self.loaded.push(slot);
+        } else if now == 0 {
+            let at = worker.loaded_at as usize;
+            worker.loaded_at = NONE;
+            self.loaded.swap_remove(at);
+            if let Some(&moved) = self.loaded.get(at) {
+                self.workers[moved].loaded_at = at as u32;
+            }
+        }
+        if self.by_depth.remove(&(before, slot)) {
+            self.by_depth.insert((now, slot));
+        }
+        self.counters.depth_changed(before, now, &self.config.load_balancing.thresholds);
+    }
+
+    /// Whether any registered worker could ever run such a task. Remembers a class that can.
+    pub(super) fn has_host(&mut self, at: u32) -> bool {
+        let signature = &self.signatures[at];
+        if let Some(class) = self.classes.get(signature.host)
+            && class.can_ever(signature).is_ok()
+        {
+            return true;
+        }
+        if signature.hostless_at == self.class_age {
+            return false;
+        }
+        let host = self.classes.iter().find(|(_, class)| class.can_ever(signature).is_ok()).map(|(slot, _)| slot);
+        let signature = &mut self.signatures[at];
+        signature.host = host.unwrap_or(NONE);
+        signature.hostless_at = if host.is_some() { 0 } else { self.class_age };
+        host.is_some()
+    }
+
+    /// Sets a task aside that nobody can run; it is tried again a few times.
+    pub(super) fn park(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        let due = self.now + self.config.limits.requeue_interval;
+        let task = self.tasks.at_mut(slot);
+        task.state = State::Parked;
+        task.since = due;
+        let signature = task.signature;
+        self.parked.entry(signature).or_default().insert(slot);
+        self.timers.set(due, Timer::Park(self.tasks.id(slot)));
+        self.notify(slot, Status::Unschedulable, Cause::NoWorker, actions);
+    }
+
+    /// Takes a parked task back to nowhere.
+    pub(super) fn unpark(&mut self, slot: u32) {
+        let id = self.tasks.id(slot);
+        let task = self.tasks.at_mut(slot);
+        task.state = State::Blocked;
+        let (due, signature) = (task.since, task.signature);
+        self.timers.cancel(due, Timer::Park(id));
+        if let Some(slots) = self.parked.get_mut(&signature) {
+            slots.remove(&slot);
+            if slots.is_empty() {
+                self.parked.remove(&signature);
+            }
+        }
+    }
+
+    /// The workers a policy looks at for a task: the best few of each eligible class, in the order the policy asks
+    /// for, then those where the task's data is warm and the one that runs its parent.
+    pub(crate) fn candidates(&self, slot: u32, wanted: Wanted) -> Candidates {
+        let task = self.tasks.at(slot);
+        let signature = &self.signatures[task.signature];
+        let directory = &self.directories[self.placement(signature.task_type).directory];
+        let per_class = self.config.scheduling.candidates_per_class as usize;
+        let mut found = Candidates::new();
+        let mut eligible = 0;
+        for class in directory.classes().take(CLASSES_LOOKED_AT) {
+            if self.classes[class].can_ever(signature).is_err() {
+                continue;
+            }
+            let fits = directory.workers(class).take(WORKERS_LOOKED_AT).filter(|&at| self.is_candidate(slot, at, wanted));
+            found.extend(fits.take(per_class));
+            eligible += 1;
+            if eligible == CLASSES_SCORED {
+                break;
+            }
+        }
+        if task.flags.has(Flags::EXTRA) {
+            for id in self.affine(slot) {
+                if let Ok(at) = self.worker_slot(id)
+                    && !found.contains(&at)
+                    && self.classes[self.workers[at].class].can_ever(signature).is_ok()
+                    && self.is_candidate(slot, at, wanted)
+                {
+                    found.push(at);
+                }
+            }
+        }
+        found
+    }
+
+    /// Workers worth a look although their class may not offer them.
+    fn affine(&self, slot: u32) -> SmallVec<[WorkerId; 4]> {
+        let Some(extra) = self.tasks.extra(slot) else { return SmallVec::new() };
+        let warm = extra.affinity.iter().filter_map(|(key, _)| self.warm.get(&key.0)).flatten().copied();
+        warm.chain(self.parent_worker(slot)).collect()
+    }
+
+    fn parent_worker(&self, slot: u32) -> Option<WorkerId> {
+        let parent = self.tasks.extra(slot)?.spawned_by?;
+        let parent = self.tasks.at(self.tasks.find(parent)?);
+        (parent.worker != NONE).then(|| self.worker_id(parent.worker))
+    }
+
+    fn is_candidate(&self, slot: u32, at: u32, wanted: Wanted) -> bool {
+        let worker = &self.workers[at];
+        match wanted {
+            Wanted::Queue => worker.state == WorkerState::Up,
+            Wanted::Room => worker.credit > 0 && self.fits_now(slot, at).is_ok(),
+        }
+    }
+
+    /// Whether a task that this worker could run fits there right now.
+    pub(crate) fn fits_now(&self, slot: u32, at: u32) -> Result<(), super::Shortage> {
+        let (task, worker) = (self.tasks.at(slot), &self.workers[at]);
+        let (class, signature) = (&self.classes[worker.class], &self.signatures[task.signature]);
+        worker.has_room(class, signature)?;
+        if worker.reservation.is_none_or(|reservation| reservation.task == self.tasks.id(slot)) {
+            return Ok(());
+        }
+        let ends_at = self.now + self.planned_for(slot, worker.class);
+        worker.may_backfill(&self.tasks, &self.signatures, class, signature, ends_at)
+    }
+
+    /// The candidate the task's policy likes best; remembered, with the scores, if `record` is set.
+    pub(super) fn decide(&mut self, slot: u32, candidates: &[u32], record: bool) -> Option<u32> {
+        if candidates.is_empty() {
+            return None;
+        }
+        let (winner, decision) = {
+            let views: SmallVec<[WorkerView<'_>; 8]> = candidates.iter().map(|&at| self.worker_view(slot, at)).collect();
+            let task = self.task_view(slot);
+            let policy = &*self.placement(self.signatures[self.tasks.at(slot).signature].task_type).policy;
+            let mut scores = Vec::with_capacity(views.len());
+            policy.score_all(&task, &views, &mut scores);
+            let winner = policy::best(&views, &scores)?;
+            let record = record && self.config.limits.decisions_kept > 0;
+            (winner, record.then(|| self.describe_decision(slot, policy, &task, &views, &scores, winner)))
+        };
+        if let Some(decision) = decision {
+            self.remember(decision);
+        }
+        Some(candidates[winner])
+    }
+
+    fn describe_decision(
+        &self,
+        slot: u32,
+        policy: &dyn policy::Policy,
+        task: &TaskView<'_>,
+        views: &[WorkerView<'_>],
+        scores: &[Option<f64>],
+        winner: usize,
+    ) -> Decision {
+        let mut terms = Terms::kept();
+        let candidates = views.iter().zip(scores).take(CLASSES_SCORED).map(|(view, &score)| {
+            policy.score(task, view, &mut terms);
+            DecisionCandidate { worker: view.id, score, terms: terms.take() }
+        });
+        Decision {
+            task: self.tasks.id(slot),
+            at: self.now,
+            worker: views[winner].id,
+            policy: policy.name().to_owned(),
+            candidates: candidates.collect(),
+        }
+    }
+
+    /// Keeps a decision for explanations, and forgets the oldest beyond the limit.
+    pub(super) fn remember(&mut self, decision: Decision) {
+        let kept = self.config.limits.decisions_kept as usize;
+        while self.decisions.len() >= kept.max(1) {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back(decision);
+    }
+
+    pub(crate) fn task_view(&self, slot: u32) -> TaskView<'_> {
+        let task = self.tasks.at(slot);
+        TaskView {
+            now: self.now,
+            kind: task.kind,
+            priority: task.priority,
+            estimate: task.declared(),
+            deadline: task.deadline,
+            demand: &self.signatures[task.signature].demand,
+            parent_worker: self.parent_worker(slot),
+        }
+    }
+
+    pub(crate) fn worker_view(&self, slot: u32, at: u32) -> WorkerView<'_> {
+        let (task, worker) = (self.tasks.at(slot), &self.workers[at]);
+        let (class, signature) = (&self.classes[worker.class], &self.signatures[task.signature]);
+        let mut estimate = self.estimator.estimate(task.kind, at as usize, task.declared());
+        if estimate.samples == 0 && class.speed != 1.0 {
+            estimate.duration = estimate.duration.mul_f64(1.0 / class.speed);
+        }
+        let (mut cold, mut warm) = (Span::ZERO, false);
+        for &(key, saved) in self.tasks.extra(slot).iter().flat_map(|extra| &extra.affinity) {
+            if self.is_warm(key.0, at) {
+                warm = true;
+            } else {
+                cold += saved;
+            }
+        }
+        WorkerView {
+            id: self.worker_id(at),
+            joined: worker.joined,
+            slots: worker.slots,
+            running: worker.used_slots(),
+            queued: worker.queue.len() as u32,
+            gpus: class.capacity.get(crate::ids::ResourceId::GPUS).as_f64(),
+            backlog: worker.backlog(),
+            skill_match: class.bits.skill_match(&signature.skills),
+            spare: class.bits.spare(&signature.requires, &signature.skills),
+            success_rate: worker.success_rate(),
+            average: worker.average,
+            estimate,
+            cost_rate: class.cost_rate,
+            weight: class.weight,
+            assigned: worker.assigned,
+            last_assigned: worker.last_assigned,
+            cold,
+            warm,
+            capacity: &class.capacity,
+            reserved: &worker.reserved,
+        }
+    }
+
+    fn is_warm(&self, key: u32, at: u32) -> bool {
+        let id = self.worker_id(at);
+        self.warm.get(&key).is_some_and(|workers| workers.contains(&id))
+    }
+
+    /// What the task has affinity to is warm where it runs from now on.
+    pub(super) fn warm_up(&mut self, slot: u32, at: u32) {
+        let id = self.worker_id(at);
+        let keys: SmallVec<[u32; 2]> =
+            self.tasks.extra(slot).iter().flat_map(|extra| &extra.affinity).map(|(key, _)| key.0).collect();
+        for key in keys {
+            let workers = self.warm.entry(key).or_default();
+            workers.retain(|known| *known != id);
+            workers.insert(0, id);
+            workers.truncate(WARM_KEPT);
+        }
+    }
+
+    /// Lists a worker in the directories as it is now, or takes it out if it should not be there.
+    pub(super) fn relist(&mut self, slot: u32) {
+        let push = self.push_bound();
+        let worker = &self.workers[slot];
+        let wanted = worker.state == WorkerState::Up && (push || (worker.credit > 0 && worker.has_free_slot()));
+        if !wanted {
+            if worker.listed {
+                self.unlist(slot);
+            }
+            return;
+        }
+        let class = worker.class;
+        for at in 0..self.orders.len() {
+            let key = self.directory_key(slot, self.orders[at]);
+            let worker = &mut self.workers[slot];
+            if worker.listed {
+                let before = worker.keys[at];
+                if before == key {
+                    continue;
+                }
+                self.directories[at].remove(class, before, slot);
+            }
+            if at < self.workers[slot].keys.len() {
+                self.workers[slot].keys[at] = key;
+            } else {
+                self.workers[slot].keys.push(key);
+            }
+            self.directories[at].insert(class, key, slot);
+        }
+        self.workers[slot].listed = true;
+    }
+
+    pub(super) fn unlist(&mut self, slot: u32) {
+        let worker = &mut self.workers[slot];
+        if !worker.listed {
+            return;
+        }
+        worker.listed = false;
+        for (directory, &key) in self.directories.iter_mut().zip(&worker.keys) {
+            directory.remove(worker.class, key, slot);
+        }
+    }
+
+    pub(crate) fn directory_key(&self, slot: u32, order: policy::Order) -> u64 {
+        let worker = &self.workers[slot];
+        let held = u64::from(worker.used_slots()) + worker.queue.len() as u64;
+        match order {
+            policy::Order::Load => worker.backlog().0,
+            policy::Order::Joined if worker.has_free_slot() && worker.queue.is_empty() => worker.joined,
+            policy::Order::Joined => (1 << 63) | worker.joined,
+            policy::Order::Recency => worker.last_assigned,
+            policy::Order::Weighted => {
+                let share = (worker.assigned + 1) as f64 / self.classes[worker.class].weight;
+                Amount::from_f64(share).0
+            }
+            policy::Order::Batch(size) => {
+                if held < u64::from(size) {
+                    0
+                } else {
+                    held
+                }
+            }
+        }
+    }
+}

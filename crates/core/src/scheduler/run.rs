@@ -1,0 +1,335 @@
+//! From the slot to the end of an attempt: assign, start, finish, fail, give back, time out.
+
+use super::state::Ghost;
+use super::{Flags, Scheduler, State, Timer, queue_key};
+use crate::action::{Action, Record, Refusal};
+use crate::config::{PolicySpec, Retry};
+use crate::ids::{NONE, TaskId};
+use crate::steal;
+use crate::task::{Cause, RetryTerms, Status};
+use crate::time::Span;
+use crate::worker::WorkerState;
+
+/// Weight of the newest observation in the moving averages, unless `adaptive` says otherwise.
+const EWMA_ALPHA: f64 = 0.1;
+
+impl Scheduler {
+    /// Hands a task that is nowhere to a free slot of a worker and reserves what it asks for.
+    pub(super) fn assign(&mut self, slot: u32, at: u32, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let planned = self.planned_for(slot, self.workers[at].class);
+        let task = self.tasks.at(slot);
+        let (signature, job, key) = (task.signature, task.job, task.key);
+        let waited = now.since(task.ready_at);
+        if key != NONE {
+            let place = queue_key(task.level, task.order(), slot);
+            self.keys.take(key, place);
+        }
+        let worker = &mut self.workers[at];
+        debug_assert!(worker.has_free_slot(), "only free slots get tasks");
+        let place = worker.running.len() as u32;
+        let (used, slots) = (worker.used_slots(), worker.slots);
+        worker.running.push(slot);
+        self.counters.use_changed((used, slots), (used + 1, slots));
+        worker.reserved.add(&self.signatures[signature].demand);
+        worker.running_work += planned;
+        worker.credit = worker.credit.saturating_sub(1);
+        worker.assigned += 1;
+        self.turn += 1;
+        worker.last_assigned = self.turn;
+        worker.waited += waited;
+        let id = super::WorkerId { slot: at, generation: worker.generation };
+        let task = self.tasks.at_mut(slot);
+        task.state = State::Assigned;
+        task.worker = at;
+        task.place = place;
+        task.planned = planned;
+        task.since = now;
+        task.attempt += 1;
+        task.flags.set(Flags::TOKEN, key != NONE);
+        let (attempt, payload, index, extra) = (task.attempt, task.payload, task.index, task.flags.has(Flags::EXTRA));
+        let element = task.flags.has(Flags::ELEMENT);
+        let task_id = TaskId { slot, generation: task.generation };
+        if extra {
+            self.set_timeout(slot);
+            self.warm_up(slot, at);
+        }
+        let owner = &mut self.jobs[job];
+        let charge = if owner.weight == 1.0 { planned.0 } else { planned.mul_f64(1.0 / owner.weight).0 };
+        owner.received = owner.received.saturating_add(charge.max(1));
+        let received = owner.received;
+        self.ready.charge(job, received);
+        self.counters.assigned(waited);
+        actions.push(Action::Assign { worker: id, task: task_id, attempt, payload, index });
+        actions.push(Action::Notify {
+            task: task_id,
+            status: Status::Assigned,
+            worker: Some(id),
+            cause: Cause::None,
+        });
+        self.persist(Record::Assigned { task: task_id, attempt, worker: id, at: now }, actions);
+        if element && key != NONE {
+            self.element_left(job, actions);
+        }
+    }
+
+    /// (Re)sets the timer of an attempt that may not run for ever; it counts from the assignment, then from the start.
+    fn set_timeout(&mut self, slot: u32) {
+        if let Some(timeout) = self.tasks.extra(slot).and_then(|extra| extra.timeout) {
+            let task = self.tasks.at(slot);
+            self.timers.set(task.since + timeout, Timer::Timeout(self.tasks.id(slot), task.attempt));
+        }
+    }
+
+    fn clear_timeout(&mut self, slot: u32) {
+        if let Some(timeout) = self.tasks.extra(slot).and_then(|extra| extra.timeout) {
+            let task = self.tasks.at(slot);
+            self.timers.cancel(task.since + timeout, Timer::Timeout(self.tasks.id(slot), task.attempt));
+        }
+    }
+
+    /// The slot of a task held under that attempt. A report of an attempt that no longer counts frees what it still
+    /// occupied.
+    fn held(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<u32, Refusal> {
+        if let Some(slot) = self.tasks.find(task) {
+            let found = self.tasks.at(slot);
+            if found.state.is_held() && found.attempt == attempt {
+                return Ok(slot);
+            }
+        }
+        self.bury(task, attempt, actions);
+        let known = self.tasks.find(task).is_some() || self.tasks.outcome(task).is_some();
+        Err(if known { Refusal::StaleAttempt(task, attempt) } else { Refusal::UnknownTask(task) })
+    }
+
+    pub(super) fn start(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = match self.tasks.find(task) {
+            Some(slot) if self.tasks.at(slot).state.is_held() && self.tasks.at(slot).attempt == attempt => slot,
+            Some(_) => return Err(Refusal::StaleAttempt(task, attempt)),
+            None if self.tasks.outcome(task).is_some() => return Err(Refusal::StaleAttempt(task, attempt)),
+            None => return Err(Refusal::UnknownTask(task)),
+        };
+        if self.tasks.at(slot).state == State::Running {
+            return Ok(());
+        }
+        let timed = self.tasks.at(slot).flags.has(Flags::EXTRA);
+        if timed {
+            self.clear_timeout(slot);
+        }
+        let now = self.now;
+        let record = self.tasks.at_mut(slot);
+        record.state = State::Running;
+        record.since = now;
+        if timed {
+            self.set_timeout(slot);
+        }
+        self.notify(slot, Status::Running, Cause::None, actions);
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.held(task, attempt, actions)?;
+        let at = self.tasks.at(slot).worker;
+        self.learn(slot, true);
+        self.counters.drained(self.now);
+        self.end_attempt(slot, actions);
+        self.settle_at(slot, at, Status::Completed, Cause::None, actions);
+        self.serve(at, actions);
+        Ok(())
+    }
+
+    pub(super) fn fail(
+        &mut self,
+        task: TaskId,
+        attempt: u32,
+        retry: bool,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let slot = self.held(task, attempt, actions)?;
+        let at = self.tasks.at(slot).worker;
+        self.learn(slot, false);
+        self.end_attempt(slot, actions);
+        self.failed_attempt(slot, at, retry, Cause::Reported, actions);
+        self.watch_failures(at, actions);
+        self.serve(at, actions);
+        Ok(())
+    }
+
+    pub(super) fn give_back(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.held(task, attempt, actions)?;
+        let at = self.tasks.at(slot).worker;
+        self.end_attempt(slot, actions);
+        self.enqueue(slot, Cause::GivenBack, actions);
+        self.serve(at, actions);
+        Ok(())
+    }
+
+    /// An attempt ran too long: its worker should stop it, and the task is treated as failed.
+    pub(super) fn time_out(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        let at = self.tasks.at(slot).worker;
+        self.learn(slot, false);
+        self.counters.timeouts += 1;
+        self.abandon(slot, Cause::TimedOut, actions);
+        self.failed_attempt(slot, at, true, Cause::TimedOut, actions);
+        self.watch_failures(at, actions);
+    }
+
+    /// Remembers how long the attempt took and how it ended.
+    fn learn(&mut self, slot: u32, success: bool) {
+        let task = self.tasks.at(slot);
+        let (kind, at, duration) = (task.kind, task.worker, self.now.since(task.since));
+        self.estimator.record(kind, at as usize, duration, success);
+        let alpha = match &self.config.scheduling.policy {
+            PolicySpec::Options(options) => options.alpha.unwrap_or(EWMA_ALPHA),
+            PolicySpec::Name(_) => EWMA_ALPHA,
+        };
+        let worker = &mut self.workers[at];
+        worker.average.update(alpha, duration.as_secs_f64(), success);
+        if success {
+            worker.completed += 1;
+            worker.failures_in_a_row = 0;
+            worker.quarantines = 0;
+        } else {
+            worker.failed += 1;
+            worker.failures_in_a_row += 1;
+        }
+    }
+
+    /// Takes a held task out of its slot and releases everything; it is nowhere then.
+    pub(super) fn end_attempt(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        if self.tasks.at(slot).flags.has(Flags::EXTRA) {
+            self.clear_timeout(slot);
+        }
+        let ghost = self.vacate(slot);
+        let worker = &mut self.workers[self.tasks.at(slot).worker];
+        worker.reserved.remove(&self.signatures[ghost.signature].demand);
+        let (used, slots) = (worker.used_slots(), worker.slots);
+        self.counters.use_changed((used + 1, slots), (used, slots));
+        self.tasks.at_mut(slot).worker = NONE;
+        self.return_token(ghost.key, actions);
+    }
+
+    /// Takes a held task out of the list of running ones; what it reserved stays reserved.
+    fn vacate(&mut self, slot: u32) -> Ghost {
+        let now = self.now;
+        let id = self.tasks.id(slot);
+        let task = self.tasks.at_mut(slot);
+        let (at, place) = (task.worker, task.place as usize);
+        let key = if task.flags.has(Flags::TOKEN) { task.key } else { NONE };
+        let ghost = Ghost {
+            task: id,
+            attempt: task.attempt,
+            signature: task.signature,
+            key,
+            planned: task.planned,
+            since: task.since,
+        };
+        task.state = State::Blocked;
+        task.place = NONE;
+        task.flags.set(Flags::TOKEN, false);
+        let worker = &mut self.workers[at];
+        worker.running.swap_remove(place);
+        worker.running_work -= ghost.planned;
+        self.counters.running -= 1;
+        worker.busy += now.since(ghost.since);
+        if let Some(&moved) = worker.running.get(place) {
+            self.tasks.at_mut(moved).place = place as u32;
+        }
+        ghost
+    }
+
+    /// The attempt no longer counts, but its worker may still be at it: what it occupies stays occupied until the
+    /// worker says otherwise. The task is nowhere then.
+    pub(super) fn abandon(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
+        if self.tasks.at(slot).flags.has(Flags::EXTRA) {
+            self.clear_timeout(slot);
+        }
+        let at = self.tasks.at(slot).worker;
+        let ghost = self.vacate(slot);
+        self.signatures[ghost.signature].users += 1;
+        self.workers[at].ghosts.push(ghost);
+        self.tasks.at_mut(slot).worker = NONE;
+        actions.push(Action::Revoke {
+            worker: self.worker_id(at),
+            task: ghost.task,
+            attempt: ghost.attempt,
+            cause,
+        });
+        self.ghosts.insert((ghost.task, ghost.attempt), at);
+        self.relist(at);
+    }
+
+    /// The worker has let go of an attempt that no longer counts.
+    fn bury(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) {
+        let Some(at) = self.ghosts.remove(&(task, attempt)) else { return };
+        self.counters.stale_reports += 1;
+        let worker = &mut self.workers[at];
+        let Some(place) = worker.ghosts.iter().position(|ghost| ghost.task == task && ghost.attempt == attempt) else {
+            return;
+        };
+        let ghost = worker.ghosts.swap_remove(place);
+        let (used, slots) = (worker.used_slots(), worker.slots);
+        self.counters.use_changed((used + 1, slots), (used, slots));
+        worker.reserved.remove(&self.signatures[ghost.signature].demand);
+        worker.busy += self.now.since(ghost.since);
+        self.release_signature(ghost.signature);
+        self.return_token(ghost.key, actions);
+        self.serve(at, actions);
+    }
+
+    /// A token of a key comes back; the next task that waits for it may queue.
+    pub(super) fn return_token(&mut self, key: u32, actions: &mut Vec<Action>) {
+        if key != NONE
+            && let Some(next) = self.keys.give_back(key)
+        {
+            self.offer_from_key(next, actions);
+        }
+    }
+
+    /// A task that is nowhere after a failed attempt: tried again after a pause, or failed for good.
+    pub(super) fn failed_attempt(&mut self, slot: u32, at: u32, retry: bool, cause: Cause, actions: &mut Vec<Action>) {
+        let id = self.worker_id(at);
+        let terms = self.retry_terms(slot);
+        let tries = u32::from(self.tasks.at(slot).retries);
+        if !retry || tries >= terms.max_retries {
+            self.settle_at(slot, at, Status::Failed, cause, actions);
+            return;
+        }
+        self.tasks.extra_mut(slot).failures.push((id, cause));
+        let pause = steal::backoff(&mut self.rng, terms.backoff, terms.backoff_max, self.config.retry.jitter, tries);
+        let due = self.now + pause;
+        let task = self.tasks.at_mut(slot);
+        task.retries += 1;
+        task.state = State::Backoff;
+        task.since = due;
+        self.counters.retries += 1;
+        self.timers.set(due, Timer::Retry(self.tasks.id(slot)));
+        self.notify(slot, Status::Retrying, cause, actions);
+    }
+
+    pub(crate) fn retry_terms(&self, slot: u32) -> RetryTerms {
+        let Retry { max_retries, backoff, backoff_max, .. } = self.config.retry;
+        let configured = RetryTerms { max_retries, backoff, backoff_max };
+        self.tasks.extra(slot).and_then(|extra| extra.retry).unwrap_or(configured)
+    }
+
+    /// Sets a worker aside that fails too often in a row, for longer each time.
+    fn watch_failures(&mut self, at: u32, actions: &mut Vec<Action>) {
+        let limits = &self.config.limits;
+        let worker = &self.workers[at];
+        let too_many = limits.quarantine_after > 0 && worker.failures_in_a_row >= limits.quarantine_after;
+        if !too_many || worker.state != WorkerState::Up || self.workers.len() < 2 {
+            return;
+        }
+        let pause = Span(limits.quarantine.0.saturating_mul(1 << worker.quarantines.min(10)));
+        let until = self.now + pause;
+        let worker = &mut self.workers[at];
+        worker.quarantines += 1;
+        worker.failures_in_a_row = 0;
+        worker.state = WorkerState::Quarantined(until);
+        self.counters.quarantines += 1;
+        self.timers.set(until, Timer::Quarantine(self.worker_id(at)));
+        self.not_up(at);
+        self.requeue_queue(at, Cause::WorkerLost, actions);
+    }
+}

@@ -1,0 +1,289 @@
+//! The worker's side: a worker asks, and gets the first task in order that it can run now.
+
+use super::ready::{Found, Head};
+use super::state::Reservation;
+use super::{ArrayPlace, Flags, QueueKey, Scheduler, Shortage, State};
+use crate::action::{Action, Refusal};
+use crate::explain::Decision;
+use crate::ids::{NONE, WorkerId};
+use crate::resources::Vector;
+use crate::steal::QUEUE_LOOKS;
+use crate::time::Time;
+use crate::worker::WorkerState;
+
+impl Scheduler {
+    pub(super) fn pull(&mut self, worker: WorkerId, wait: bool, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.worker_slot(worker)?;
+        let before = self.workers[slot].credit;
+        self.workers[slot].credit = before.saturating_add(1);
+        self.hand_out(slot, actions);
+        let worker = &mut self.workers[slot];
+        if !wait && worker.credit > before {
+            worker.credit = before;
+        }
+        self.relist(slot);
+        Ok(())
+    }
+
+    pub(super) fn withdraw(&mut self, worker: WorkerId) -> Result<(), Refusal> {
+        let slot = self.worker_slot(worker)?;
+        let credit = &mut self.workers[slot].credit;
+        *credit = credit.saturating_sub(1);
+        self.relist(slot);
+        Ok(())
+    }
+
+    /// Gives a worker what it waits for, as far as there is anything.
+    pub(super) fn serve(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        self.hand_out(slot, actions);
+        self.relist(slot);
+    }
+
+    fn hand_out(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        loop {
+            let worker = &self.workers[slot];
+            if worker.credit == 0 || worker.state != WorkerState::Up || !worker.has_free_slot() {
+                return;
+            }
+            let Some(task) = self.choose_for(slot, actions) else { return };
+            self.assign(task, slot, actions);
+        }
+    }
+
+    /// The task that a worker with a free slot gets next, taken out of its queue.
+    fn choose_for(&mut self, worker: u32, actions: &mut Vec<Action>) -> Option<u32> {
+        if let Some(slot) = self.reserved_for(worker)
+            && self.fits_now(slot, worker).is_ok()
+        {
+            self.take_from_lane(slot);
+            return Some(slot);
+        }
+        let own = self.first_own(worker);
+        let floor = own.map_or(1, |key| u8::MAX - key.0);
+        let central = self.first_central(worker, floor);
+        let slot = match (own, central) {
+            (Some(own), Some(found)) if (u8::MAX - found.level, found.order) < (own.0, own.1) => {
+                self.take_found(&found, actions)
+            }
+            (Some(own), _) => Some(self.take_own(own.2)),
+            (None, Some(found)) => self.take_found(&found, actions),
+            (None, None) => {
+                if !self.may_steal(worker) || self.steal_for(worker, actions) == 0 {
+                    return None;
+                }
+                self.first_own(worker).map(|key| self.take_own(key.2))
+            }
+        }?;
+        if self.config.limits.decisions_kept > 0 {
+            let decision = Decision::asked(self.tasks.id(slot), self.worker_id(worker), self.now);
+            self.remember(decision);
+        }
+        Some(slot)
+    }
+
+    /// The first task in the worker's own queue that fits now.
+    fn first_own(&self, worker: u32) -> Option<QueueKey> {
+        let queue = &self.workers[worker].queue;
+        queue.iter().take(QUEUE_LOOKS).copied().find(|key| self.fits_now(key.2, worker).is_ok())
+    }
+
+    fn take_own(&mut self, slot: u32) -> u32 {
+        self.leave_worker_queue(slot);
+        self.counters.queued -= 1;
+        slot
+    }
+
+    /// The first lane of the central queue, not below a level, whose head fits the worker now. On the way, the first
+    /// task that this worker could run but has no room for gets a reservation in time.
+    fn first_central(&mut self, at: u32, floor: u8) -> Option<Found> {
+        let (found, wide) = self.search(at, floor);
+        if let Some(wide) = wide
+            && self.reserve(&wide, at)
+        {
+            // What was found must not get in the way of the reservation.
+            return self.search(at, floor).0;
+        }
+        found
+    }
+
+    /// What fits, and what would have come before it if there were room.
+    fn search(&self, at: u32, floor: u8) -> (Option<Found>, Option<Found>) {
+        let worker = &self.workers[at];
+        let class = &self.classes[worker.class];
+        let mut wide = None;
+        let found = self.ready.find(floor, |found| {
+            let signature = &self.signatures[found.signature];
+            if class.can_ever(signature).is_err() {
+                return false;
+            }
+            match worker.has_room(class, signature) {
+                Ok(()) if worker.reservation.is_none() => true,
+                Ok(()) => self.may_backfill(found, at),
+                Err(Shortage::Resource { .. }) => {
+                    if wide.is_none() && worker.reservation.is_none() {
+                        wide = Some(*found);
+                    }
+                    false
+                }
+                Err(_) => false,
+            }
+        });
+        (found, wide)
+    }
+
+    fn may_backfill(&self, found: &Found, at: u32) -> bool {
+        let worker = &self.workers[at];
+        let planned = match self.ready.head(found) {
+            Some(Head::Task(slot)) => self.planned_for(slot, worker.class),
+            Some(Head::Element) => match &self.jobs[found.job].array {
+                Some(array) => {
+                    let declared = Some(array.template.estimate).filter(|estimate| estimate.0 > 0);
+                    self.estimator.anywhere(array.template.kind, declared)
+                }
+                None => return false,
+            },
+            None => return false,
+        };
+        let (class, signature) = (&self.classes[worker.class], &self.signatures[found.signature]);
+        worker.may_backfill(&self.tasks, &self.signatures, class, signature, self.now + planned).is_ok()
+    }
+
+    /// Keeps a worker free for the task that is first in a lane, from the moment it should fit. Whether it did.
+    fn reserve(&mut self, wide: &Found, at: u32) -> bool {
+        let slot = match self.ready.head(wide) {
+            Some(Head::Task(slot)) => slot,
+            Some(Head::Element) => {
+                let Some(slot) = self.materialise(wide.job) else { return false };
+                self.put_in_lane(slot);
+                slot
+            }
+            None => return false,
+        };
+        let task = self.tasks.at(slot);
+        let waited = self.now.since(task.ready_at);
+        if task.flags.has(Flags::RESERVED) || waited < self.config.scheduling.reserve_after {
+            return false;
+        }
+        let from = self.fits_from(slot, at);
+        let id = self.tasks.id(slot);
+        self.workers[at].reservation = Some(Reservation { task: id, from });
+        let task = self.tasks.at_mut(slot);
+        task.flags.set(Flags::RESERVED, true);
+        task.worker = at;
+        self.counters.reservations += 1;
+        true
+    }
+
+    /// When a task that a worker can ever run is expected to fit there: tasks end when they are planned to.
+    pub(crate) fn fits_from(&self, slot: u32, at: u32) -> Time {
+        let worker = &self.workers[at];
+        let capacity = &self.classes[worker.class].capacity;
+        let demand = &self.signatures[self.tasks.at(slot).signature].demand;
+        let mut ends: Vec<(Time, u32)> = worker.running.iter().map(|&running| {
+            let task = self.tasks.at(running);
+            ((task.since + task.planned).max(self.now), task.signature)
+        }).collect();
+        ends.sort_unstable();
+        let mut reserved: Vector = worker.reserved.clone();
+        for (end, signature) in ends {
+            reserved.remove(&self.signatures[signature].demand);
+            if capacity.has_room(&reserved, demand) {
+                return end;
+            }
+        }
+        self.now
+    }
+
+    /// The task a worker is kept free for, if that still holds.
+    pub(crate) fn reserved_for(&self, worker: u32) -> Option<u32> {
+        let reservation = self.workers[worker].reservation?;
+        let slot = self.tasks.find(reservation.task)?;
+        let task = self.tasks.at(slot);
+        (task.state == State::Central && task.flags.has(Flags::RESERVED) && task.worker == worker).then_some(slot)
+    }
+
+    /// A task no longer needs the worker that is kept free for it.
+    pub(super) fn drop_reservation(&mut self, slot: u32) {
+        let task = self.tasks.at_mut(slot);
+        if !task.flags.has(Flags::RESERVED) {
+            return;
+        }
+        task.flags.set(Flags::RESERVED, false);
+        let worker = std::mem::replace(&mut task.worker, NONE);
+        self.workers[worker].reservation = None;
+    }
+
+    fn take_found(&mut self, found: &Found, actions: &mut Vec<Action>) -> Option<u32> {
+        match self.ready.head(found)? {
+            Head::Task(slot) => {
+                self.take_from_lane(slot);
+                Some(slot)
+            }
+            Head::Element => {
+                let slot = self.materialise(found.job)?;
+                self.counters.queued -= 1;
+                self.notify(slot, crate::task::Status::Queued, crate::task::Cause::None, actions);
+                Some(slot)
+            }
+        }
+    }
+
+    fn take_from_lane(&mut self, slot: u32) {
+        self.leave_lane(slot);
+        self.age_leave(slot);
+        self.counters.queued -= 1;
+    }
+
+    /// Turns the next element of an array into a task of its own, nowhere yet.
+    pub(super) fn materialise(&mut self, job: u32) -> Option<u32> {
+        let array = self.jobs[job].array.as_mut()?;
+        let index = array.advance()?;
+        array.since = self.now;
+        let (level, place, left) = (array.level, array.place, array.pending());
+        let template = array.template.clone();
+        self.signatures[template.signature].users += 1;
+        let slot = self.tasks.allocate();
+        let task = self.tasks.at_mut(slot);
+        task.state = State::Blocked;
+        task.priority = template.priority;
+        task.level = level;
+        task.flags.set(Flags::EXCLUSIVE, template.exclusive);
+        task.flags.set(Flags::IDEMPOTENT, template.idempotent);
+        task.flags.set(Flags::ELEMENT, true);
+        task.rank = template.rank;
+        task.signature = template.signature;
+        task.kind = template.kind;
+        task.job = job;
+        task.key = template.key;
+        task.index = index;
+        task.payload = template.payload;
+        task.sequence = template.sequence;
+        task.since = template.ready_at;
+        task.ready_at = template.ready_at;
+        task.deadline = template.deadline;
+        task.estimate = template.estimate;
+        if let Some(extra) = template.extra {
+            *self.tasks.extra_mut(slot) = *extra;
+        }
+        self.jobs[job].members.insert(slot);
+        self.counters.pending_elements -= 1;
+        if left == 0 {
+            if place == ArrayPlace::Lane {
+                self.ready.set_array(level, job, template.signature, 0, None);
+            }
+            self.empty_array(job);
+        }
+        Some(slot)
+    }
+
+    /// Nothing of an array is left to be handed out: it gives up its hold on the signature.
+    pub(super) fn empty_array(&mut self, job: u32) {
+        if let Some(array) = self.jobs[job].array.as_mut()
+            && array.place != ArrayPlace::Empty
+        {
+            array.place = ArrayPlace::Empty;
+            let signature = array.template.signature;
+            self.release_signature(signature);
+        }
+    }
+}

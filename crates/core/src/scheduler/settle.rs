@@ -1,0 +1,211 @@
+//! The end of tasks: settling, what it means for those that depend on them, and cancellation at every stage.
+
+use super::{ArrayPlace, COMMON_JOB, Flags, Scheduler, State, Timer, queue_key};
+use crate::action::{Action, Record, Refusal};
+use crate::ids::{JobId, KeyId, NONE, TaskId};
+use crate::task::{Cause, ParentFailure, Status};
+
+impl Scheduler {
+    /// Settles a task that is nowhere, and whatever follows from it for others.
+    pub(super) fn settle(&mut self, slot: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
+        self.settle_at(slot, NONE, status, cause, actions);
+    }
+
+    /// The same, naming the worker it was with.
+    pub(super) fn settle_at(&mut self, slot: u32, at: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
+        if !self.tasks.at(slot).flags.has(Flags::EXTRA) {
+            self.settle_one(slot, at, status, cause, actions);
+            return;
+        }
+        // Those who wait for it, and in turn for them; a list, not recursion, since chains may be long.
+        let mut settled = vec![(slot, at, status, cause)];
+        let mut released = Vec::new();
+        while let Some((slot, at, status, cause)) = settled.pop() {
+            let dependents = match self.tasks.extra(slot) {
+                Some(_) => std::mem::take(&mut self.tasks.extra_mut(slot).dependents),
+                None => Vec::new(),
+            };
+            self.settle_one(slot, at, status, cause, actions);
+            for child in dependents {
+                let Some(child) = self.tasks.find(child) else { continue };
+                if self.tasks.at(child).state != State::Blocked || self.tasks.at(child).blockers == 0 {
+                    continue;
+                }
+                let choice = self.tasks.extra(child).map_or(ParentFailure::Fail, |extra| extra.on_parent_failure);
+                if status == Status::Completed || choice == ParentFailure::Run {
+                    let task = self.tasks.at_mut(child);
+                    task.blockers -= 1;
+                    if task.blockers == 0 {
+                        released.push(self.tasks.id(child));
+                    }
+                } else {
+                    let status = if choice == ParentFailure::Skip { Status::Skipped } else { Status::Failed };
+                    // Marked at once, so that another parent's end does not find it waiting.
+                    self.tasks.at_mut(child).blockers = 0;
+                    settled.push((child, NONE, status, Cause::ParentFailed));
+                }
+            }
+        }
+        for id in released {
+            if let Some(child) = self.tasks.find(id) {
+                self.enqueue(child, Cause::None, actions);
+            }
+        }
+    }
+
+    fn settle_one(&mut self, slot: u32, at: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
+        let id = self.tasks.id(slot);
+        let task = self.tasks.at_mut(slot);
+        debug_assert_eq!(task.state, State::Blocked, "only tasks that are nowhere are settled");
+        let (job, signature, attempt, deadline) = (task.job, task.signature, task.attempt, task.deadline);
+        task.worker = NONE;
+        if deadline != crate::time::Time::NEVER {
+            self.timers.cancel(deadline, Timer::Deadline(id));
+        }
+        let worker = (at != NONE).then(|| self.worker_id(at));
+        actions.push(Action::Notify { task: id, status, worker, cause });
+        self.persist(Record::Settled { task: id, attempt, status, cause, at: self.now }, actions);
+        self.counters.settled(status, 1);
+        self.tasks.release(slot, status, cause);
+        self.release_signature(signature);
+        self.jobs[job].open -= 1;
+        if job != COMMON_JOB {
+            self.jobs[job].members.remove(&slot);
+            self.job_may_be_done(job, actions);
+        }
+    }
+
+    pub(super) fn cancel(&mut self, task: TaskId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.tasks.find(task).ok_or(Refusal::UnknownTask(task))?;
+        self.cancel_slot(slot, actions);
+        Ok(())
+    }
+
+    fn cancel_slot(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        let at = self.tasks.at(slot).worker;
+        let held = self.tasks.at(slot).state.is_held();
+        self.pull_out(slot, Cause::Requested, actions);
+        self.settle_at(slot, if held { at } else { NONE }, Status::Cancelled, Cause::Requested, actions);
+    }
+
+    /// Takes a task out of wherever it is; it is nowhere then.
+    pub(super) fn pull_out(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
+        let task = self.tasks.at(slot);
+        match task.state {
+            State::Blocked | State::Vacant => {}
+            State::Central | State::KeyWaiting | State::AtWorker => self.leave_queue(slot, actions),
+            State::Backoff => {
+                self.timers.cancel(task.since, Timer::Retry(self.tasks.id(slot)));
+                self.tasks.at_mut(slot).state = State::Blocked;
+            }
+            State::Parked => self.unpark(slot),
+            State::Assigned | State::Running => self.abandon(slot, cause, actions),
+        }
+    }
+
+    /// Takes a queued task out of its queue for good (not to be handed out); it is nowhere then.
+    pub(super) fn leave_queue(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        let task = self.tasks.at(slot);
+        let (key, place, job) = (task.key, queue_key(task.level, task.order(), slot), task.job);
+        let element = task.flags.has(Flags::ELEMENT);
+        let keyed = key != NONE && task.state != State::AtWorker;
+        match task.state {
+            State::Central => {
+                self.leave_lane(slot);
+                self.age_leave(slot);
+            }
+            State::KeyWaiting => self.age_leave(slot),
+            _ => self.leave_worker_queue(slot),
+        }
+        self.counters.queued -= 1;
+        self.tasks.at_mut(slot).state = State::Blocked;
+        if keyed {
+            if let Some(next) = self.keys.leave(key, place) {
+                self.offer_from_key(next, actions);
+            }
+            if element {
+                self.element_left(job, actions);
+            }
+        }
+    }
+
+    pub(super) fn cancel_element(&mut self, job: JobId, index: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.job_slot(job)?;
+        let Some(array) = self.jobs[slot].array.as_mut() else { return Err(Refusal::UnknownElement(job, index)) };
+        if index < array.next || index >= array.count || !array.skipped.insert(index) {
+            return Err(Refusal::UnknownElement(job, index));
+        }
+        let (left, parked) = (array.pending(), array.place == ArrayPlace::Parked);
+        self.settle_elements(slot, 1, parked, Status::Cancelled, Cause::Requested, actions);
+        if left == 0 {
+            self.withdraw_array(slot);
+        }
+        self.job_may_be_done(slot, actions);
+        Ok(())
+    }
+
+    pub(super) fn cancel_job(&mut self, job: JobId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.job_slot(job)?;
+        if slot == COMMON_JOB {
+            return Err(Refusal::UnknownJob(job));
+        }
+        self.jobs[slot].closed = true;
+        self.drop_elements(slot, Status::Cancelled, Cause::Requested, actions);
+        let members: Vec<u32> = self.jobs[slot].members.iter().copied().collect();
+        let ids: Vec<TaskId> = members.into_iter().map(|member| self.tasks.id(member)).collect();
+        let none_left = ids.is_empty();
+        for id in ids {
+            if let Some(member) = self.tasks.find(id) {
+                self.cancel_slot(member, actions);
+            }
+        }
+        if none_left {
+            self.job_may_be_done(slot, actions);
+        }
+        Ok(())
+    }
+
+    /// Settles all elements of an array that were never handed out.
+    pub(super) fn drop_elements(&mut self, job: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
+        let Some(array) = self.jobs[job].array.as_ref() else { return };
+        let (pending, parked) = (array.pending(), array.place == ArrayPlace::Parked);
+        if pending == 0 {
+            return;
+        }
+        self.withdraw_array(job);
+        if let Some(array) = self.jobs[job].array.as_mut() {
+            array.next = array.count;
+            array.skipped.clear();
+        }
+        self.settle_elements(job, pending, parked, status, cause, actions);
+    }
+
+    fn settle_elements(
+        &mut self,
+        job: u32,
+        count: u32,
+        parked: bool,
+        status: Status,
+        cause: Cause,
+        actions: &mut Vec<Action>,
+    ) {
+        self.jobs[job].open -= u64::from(count);
+        self.counters.pending_elements -= u64::from(count);
+        if !parked {
+            self.counters.queued -= u64::from(count);
+        }
+        self.counters.settled(status, u64::from(count));
+        actions.push(Action::ElementsSettled { job: self.job_id(job), count, status, cause });
+    }
+
+    pub(super) fn set_key_limit(&mut self, key: KeyId, limit: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        if limit == 0 {
+            return Err(Refusal::Invalid("the limit of a concurrency key must be at least 1".to_owned()));
+        }
+        self.keys.set_limit(key.0, limit);
+        while let Some(next) = self.keys.offer_next(key.0) {
+            self.offer_from_key(next, actions);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,406 @@
+//! Workers, classes, signatures and jobs as the scheduler keeps them.
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use super::tasks::{OrderKey, Tasks};
+use crate::action::Lack;
+use crate::capabilities::{CapabilityBits, CapabilitySet};
+use crate::config::Matching;
+use crate::ids::{ResourceId, TaskId, TypeId};
+use crate::resources::{Amount, Demand, Vector};
+use crate::time::{Span, Time};
+use crate::tracker::MovingAverage;
+use crate::worker::{LoadReport, WorkerState};
+
+/// A table of things that come and go, by slot. Slots are used again, lowest effort first.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    entries: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { entries: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.entries[slot as usize] = Some(value);
+            return slot;
+        }
+        self.entries.push(Some(value));
+        (self.entries.len() - 1) as u32
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
+        let value = self.entries.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        Some(value)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+        self.entries.get(slot as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.entries.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// The slot that the next `insert` will use.
+    pub(crate) fn next_slot(&self) -> u32 {
+        self.free.last().copied().unwrap_or(self.entries.len() as u32)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.entries.iter().enumerate().filter_map(|(slot, entry)| Some((slot as u32, entry.as_ref()?)))
+    }
+}
+
+impl<T> std::ops::Index<u32> for Slab<T> {
+    type Output = T;
+    #[inline]
+    fn index(&self, slot: u32) -> &T {
+        self.entries[slot as usize].as_ref().expect("the slot is in use")
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        self.entries[slot as usize].as_mut().expect("the slot is in use")
+    }
+}
+
+/// What a task asks of a worker; tasks that ask alike share one.
+#[derive(Clone, Debug)]
+pub(crate) struct Signature {
+    pub(crate) requires: CapabilitySet,
+    pub(crate) skills: CapabilitySet,
+    pub(crate) matching: Matching,
+    pub(crate) demand: Demand,
+    pub(crate) task_type: TypeId,
+    /// Tasks and ghosts that use it.
+    pub(crate) users: u32,
+    /// Under `fallback`: the most skills any class shares.
+    pub(crate) best_shared: u32,
+    /// A class known to be able to run it.
+    pub(crate) host: u32,
+    /// No class could run it when the set of classes had this age.
+    pub(crate) hostless_at: u64,
+}
+
+impl Signature {
+    pub(crate) fn same(&self, other: &Signature) -> bool {
+        self.task_type == other.task_type
+            && self.matching == other.matching
+            && self.requires == other.requires
+            && self.skills == other.skills
+            && self.demand == other.demand
+    }
+}
+
+/// Workers with equal capabilities and hardware.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    pub(crate) capabilities: CapabilitySet,
+    pub(crate) bits: CapabilityBits,
+    pub(crate) capacity: Vector,
+    pub(crate) slots: u32,
+    pub(crate) speed: f64,
+    pub(crate) cost_rate: f64,
+    pub(crate) weight: f64,
+    /// Workers in it.
+    pub(crate) members: u32,
+}
+
+impl Class {
+    pub(crate) fn same(&self, other: &Class) -> bool {
+        self.slots == other.slots
+            && self.capacity == other.capacity
+            && self.capabilities == other.capabilities
+            && self.speed.to_bits() == other.speed.to_bits()
+            && self.cost_rate.to_bits() == other.cost_rate.to_bits()
+            && self.weight.to_bits() == other.weight.to_bits()
+    }
+
+    /// Whether a worker of this class could ever run such a task; what it lacks otherwise. The one predicate behind
+    /// placement, stealing, `can_execute` and explanations.
+    #[inline]
+    pub(crate) fn can_ever(&self, signature: &Signature) -> Result<(), Lack> {
+        for &id in signature.requires.ids() {
+            if !self.bits.has(id) {
+                return Err(Lack::Capability(id));
+            }
+        }
+        if !signature.skills.is_empty() {
+            match signature.matching {
+                Matching::Exact | Matching::BestFit => {
+                    if let Some(&id) = signature.skills.ids().iter().find(|&&id| !self.bits.has(id)) {
+                        return Err(Lack::Skill(id));
+                    }
+                }
+                Matching::Fallback => {
+                    let (shared, best) = (self.bits.shared(&signature.skills), signature.best_shared.max(1));
+                    if shared < best {
+                        return Err(Lack::FewerSkills { shared, best });
+                    }
+                }
+            }
+        }
+        for &(resource, needs) in signature.demand.amounts() {
+            let has = self.capacity.get(resource);
+            if has < needs {
+                return Err(Lack::Resource { resource, needs, has });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a worker is short of right now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// It gets no work.
+    NotUp,
+    /// Every slot is taken.
+    Slots,
+    /// It has not enough of a resource left.
+    Resource { resource: ResourceId, needs: Amount, free: Amount },
+    /// What is left is kept for a wide task that waits.
+    Reserved { task: TaskId, from: Time },
+}
+
+/// An attempt that no longer counts but may still occupy its worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ghost {
+    pub(crate) task: TaskId,
+    pub(crate) attempt: u32,
+    pub(crate) signature: u32,
+    pub(crate) key: u32,
+    pub(crate) planned: Span,
+    pub(crate) since: Time,
+}
+
+/// A worker kept free for a wide task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    pub(crate) task: TaskId,
+    /// When the task is expected to fit.
+    pub(crate) from: Time,
+}
+
+/// The order in a worker's queue: highest level first, then as inside a level.
+pub(crate) type QueueKey = (u8, OrderKey, u32);
+
+pub(crate) fn queue_key(level: u8, order: OrderKey, slot: u32) -> QueueKey {
+    (u8::MAX - level, order, slot)
+}
+
+/// One worker.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) generation: u32,
+    pub(crate) class: u32,
+    pub(crate) state: WorkerState,
+    pub(crate) slots: u32,
+    /// Tasks it asked for and waits for.
+    pub(crate) credit: u32,
+    pub(crate) reserved: Vector,
+    pub(crate) running: Vec<u32>,
+    pub(crate) ghosts: Vec<Ghost>,
+    pub(crate) queue: BTreeSet<QueueKey>,
+    /// Planned time of queued and of running tasks.
+    pub(crate) queued_work: Span,
+    pub(crate) running_work: Span,
+    pub(crate) reservation: Option<Reservation>,
+    /// Its keys in the directories, while it is listed there.
+    pub(crate) keys: SmallVec<[u64; 1]>,
+    pub(crate) listed: bool,
+    /// Its position among the workers with something queued.
+    pub(crate) loaded_at: u32,
+    pub(crate) joined: u64,
+    pub(crate) tag: u64,
+    pub(crate) since: Time,
+    pub(crate) report: LoadReport,
+    pub(crate) average: MovingAverage,
+    pub(crate) completed: u64,
+    pub(crate) failed: u64,
+    pub(crate) failures_in_a_row: u32,
+    pub(crate) quarantines: u32,
+    pub(crate) assigned: u64,
+    pub(crate) last_assigned: u64,
+    pub(crate) stolen: u64,
+    pub(crate) lost: u64,
+    pub(crate) busy: Span,
+    pub(crate) waited: Span,
+}
+
+impl Worker {
+    pub(crate) fn used_slots(&self) -> u32 {
+        (self.running.len() + self.ghosts.len()) as u32
+    }
+
+    pub(crate) fn has_free_slot(&self) -> bool {
+        self.used_slots() < self.slots
+    }
+
+    /// Work queued and running, per slot.
+    pub(crate) fn backlog(&self) -> Span {
+        Span((self.queued_work + self.running_work).0 / u64::from(self.slots.max(1)))
+    }
+
+    pub(crate) fn success_rate(&self) -> f64 {
+        let ends = self.completed + self.failed;
+        if ends == 0 { 1.0 } else { self.completed as f64 / ends as f64 }
+    }
+
+    /// Whether a task of this signature fits right now, its reservation aside.
+    #[inline]
+    pub(crate) fn has_room(&self, class: &Class, signature: &Signature) -> Result<(), Shortage> {
+        if self.state != WorkerState::Up {
+            return Err(Shortage::NotUp);
+        }
+        if !self.has_free_slot() {
+            return Err(Shortage::Slots);
+        }
+        for &(resource, needs) in signature.demand.amounts() {
+            let free = class.capacity.get(resource) - self.reserved.get(resource);
+            if free < needs {
+                return Err(Shortage::Resource { resource, needs, free });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a task may use the worker although a wide task waits for it: it ends before, or fits beside it.
+    pub(crate) fn may_backfill(
+        &self,
+        tasks: &Tasks,
+        signatures: &Slab<Signature>,
+        class: &Class,
+        signature: &Signature,
+        ends_at: Time,
+    ) -> Result<(), Shortage> {
+        let Some(reservation) = self.reservation else { return Ok(()) };
+        if ends_at <= reservation.from {
+            return Ok(());
+        }
+        let Some(wide) = tasks.find(reservation.task) else { return Ok(()) };
+        // What will still be in use when the wide task starts: this task, and those expected to run longer.
+        let mut in_use = Vector::new(signature.demand.amounts().iter().copied());
+        let mut slots = 1;
+        for task in self.running.iter().map(|&slot| tasks.at(slot)) {
+            if task.since + task.planned > reservation.from {
+                in_use.add(&signatures[task.signature].demand);
+                slots += 1;
+            }
+        }
+        for ghost in &self.ghosts {
+            in_use.add(&signatures[ghost.signature].demand);
+            slots += 1;
+        }
+        if slots < self.slots && class.capacity.has_room(&in_use, &signatures[tasks.at(wide).signature].demand) {
+            return Ok(());
+        }
+        Err(Shortage::Reserved { task: reservation.task, from: reservation.from })
+    }
+}
+
+/// Tasks submitted together.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) generation: u32,
+    /// Tasks that are not settled, elements never handed out included.
+    pub(crate) open: u64,
+    /// Nothing will be added.
+    pub(crate) closed: bool,
+    pub(crate) weight: f64,
+    /// Work received so far, for its weight.
+    pub(crate) received: u64,
+    pub(crate) array: Option<Array>,
+    /// Its unsettled tasks by slot, so that it can be cancelled; not kept for the common job.
+    pub(crate) members: BTreeSet<u32>,
+}
+
+/// An array: a template, a cursor and exceptions.
+#[derive(Debug)]
+pub(crate) struct Array {
+    pub(crate) template: ArrayTemplate,
+    /// The next element to be handed out.
+    pub(crate) next: u32,
+    pub(crate) count: u32,
+    /// Cancelled elements at or after the cursor.
+    pub(crate) skipped: BTreeSet<u32>,
+    pub(crate) level: u8,
+    pub(crate) place: ArrayPlace,
+    pub(crate) requeues: u32,
+    /// When an element was last handed out, or the array changed its level.
+    pub(crate) since: Time,
+    /// Elements of a keyed array that are materialised and not handed out.
+    pub(crate) fed: u32,
+}
+
+/// Where the rest of an array waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ArrayPlace {
+    /// In a lane of the central queue.
+    Lane,
+    /// Fed element by element, for the tokens of its key.
+    Fed,
+    /// No registered worker can ever run it.
+    Parked,
+    /// Nothing is left.
+    Empty,
+}
+
+/// What every element of an array is like.
+#[derive(Clone, Debug)]
+pub(crate) struct ArrayTemplate {
+    pub(crate) payload: u64,
+    pub(crate) signature: u32,
+    pub(crate) kind: crate::ids::KindId,
+    pub(crate) priority: u8,
+    pub(crate) key: u32,
+    pub(crate) exclusive: bool,
+    pub(crate) idempotent: bool,
+    pub(crate) estimate: Span,
+    pub(crate) deadline: Time,
+    pub(crate) sequence: u64,
+    pub(crate) rank: u32,
+    pub(crate) extra: Option<Box<super::tasks::Extra>>,
+    pub(crate) ready_at: Time,
+}
+
+impl Array {
+    /// Elements never handed out.
+    pub(crate) fn pending(&self) -> u32 {
+        self.count - self.next - self.skipped.len() as u32
+    }
+
+    pub(crate) fn order(&self) -> OrderKey {
+        (self.template.deadline.0, self.template.rank, self.template.sequence)
+    }
+
+    /// Moves the cursor past the next element and returns it.
+    pub(crate) fn advance(&mut self) -> Option<u32> {
+        while self.next < self.count {
+            let index = self.next;
+            self.next += 1;
+            if !self.skipped.remove(&index) {
+                return Some(index);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,522 @@
+//! Submission: everything is checked before anything is changed, so a refused submission leaves no trace.
+
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
+
+use smallvec::SmallVec;
+
+use super::state::{Array, ArrayTemplate};
+use super::tasks::Extra;
+use super::{ArrayPlace, COMMON_JOB, Flags, Job, Scheduler, Signature, State};
+use crate::action::{Action, ParentName, Record, Refusal};
+use crate::capabilities::matching_for;
+use crate::config::{Hopeless, Matching};
+use crate::ids::{JobId, NONE, TaskId};
+use crate::task::{Cause, GraphTask, ParentFailure, RetryTerms, Status, TaskSpec};
+use crate::time::{Span, Time};
+
+/// A rank that sorts the greatest first: the bits of a non-negative float order like the float.
+fn rank_key(seconds: f64) -> u32 {
+    !(seconds.max(0.0) as f32).to_bits()
+}
+
+/// The rank of tasks that have none: after all that have one, in the order they came.
+const NO_RANK: u32 = u32::MAX;
+
+/// Whom a new task waits for, and whether one of those has already ended badly.
+struct Parents {
+    waits_for: SmallVec<[u32; 2]>,
+    failed: bool,
+}
+
+impl Scheduler {
+    pub(super) fn submit(&mut self, spec: TaskSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        self.check_room(1)?;
+        self.check_spec(&spec, 0)?;
+        let parents = self.check_parents(&spec, 0)?;
+        let hopeless = self.check_deadline(&spec, 0, Span::ZERO)?;
+        let job = match spec.job {
+            Some(id) => {
+                let slot = self.job_slot(id)?;
+                if self.jobs[slot].closed {
+                    return Err(Refusal::Invalid(format!("job {id} is closed; nothing can be added to it")));
+                }
+                slot
+            }
+            None => COMMON_JOB,
+        };
+        let slot = self.create(spec, job, 0, NO_RANK, parents.waits_for.len() as u32, actions);
+        self.link(slot, &parents.waits_for);
+        self.admit(slot, parents.failed, hopeless, actions);
+        Ok(())
+    }
+
+    pub(super) fn submit_many(&mut self, specs: Vec<TaskSpec>, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let graph = specs.into_iter().map(|spec| GraphTask { spec, parents: SmallVec::new() }).collect();
+        self.submit_graph(graph, actions)
+    }
+
+    pub(super) fn submit_graph(&mut self, graph: Vec<GraphTask>, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        self.check_room(graph.len() as u64)?;
+        let mut outside = Vec::with_capacity(graph.len());
+        for (task, index) in graph.iter().zip(0..) {
+            self.check_spec(&task.spec, index)?;
+            if task.spec.job.is_some() {
+                return Err(Refusal::Invalid(format!("task #{index} names a job, but the submission makes its own")));
+            }
+            outside.push(self.check_parents(&task.spec, index)?);
+        }
+        let order = topological_order(&graph)?;
+        let durations: Vec<Span> = graph.iter().map(|task| self.expected(&task.spec)).collect();
+        // Earliest ends, parents first; ranks (the longest way to an end), children first.
+        let (mut earliest, mut ranks) = (durations.clone(), vec![0.0f64; graph.len()]);
+        for &at in &order {
+            let before = graph[at].parents.iter().map(|&parent| earliest[parent as usize]).max().unwrap_or_default();
+            earliest[at] += before;
+        }
+        for &at in order.iter().rev() {
+            ranks[at] += durations[at].as_secs_f64();
+            for &parent in &graph[at].parents {
+                ranks[parent as usize] = ranks[parent as usize].max(ranks[at]);
+            }
+        }
+        let mut hopeless = Vec::with_capacity(graph.len());
+        for (at, task) in graph.iter().enumerate() {
+            hopeless.push(self.check_deadline(&task.spec, at as u32, earliest[at] - durations[at])?);
+        }
+
+        let ranked = graph.iter().any(|task| !task.parents.is_empty() || task.spec.estimate.is_some());
+        let job = self.new_job(1.0, true);
+        actions.push(Action::Opened { job: self.job_id(job) });
+        let mut slots = vec![NONE; graph.len()];
+        let mut inside = Vec::with_capacity(graph.len());
+        for (at, task) in graph.into_iter().enumerate() {
+            let blockers = outside[at].waits_for.len() + task.parents.len();
+            let rank = if ranked { rank_key(ranks[at]) } else { NO_RANK };
+            slots[at] = self.create(task.spec, job, at as u32, rank, blockers as u32, actions);
+            inside.push(task.parents);
+        }
+        for (at, parents) in inside.iter().enumerate() {
+            let own = parents.iter().map(|&parent| slots[parent as usize]);
+            let all: SmallVec<[u32; 4]> = outside[at].waits_for.iter().copied().chain(own).collect();
+            self.link(slots[at], &all);
+        }
+        // Ids before anything is settled: a task that fails at once may take others with it.
+        let ids: Vec<TaskId> = slots.iter().map(|&slot| self.tasks.id(slot)).collect();
+        for (at, id) in ids.into_iter().enumerate() {
+            if self.tasks.find(id).is_some() {
+                self.admit(id.slot, outside[at].failed, hopeless[at], actions);
+            }
+        }
+        self.job_may_be_done(job, actions);
+        Ok(())
+    }
+
+    pub(super) fn submit_array(
+        &mut self,
+        template: TaskSpec,
+        count: u32,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        self.check_room(u64::from(count))?;
+        self.check_spec(&template, 0)?;
+        if !template.after.is_empty() {
+            return Err(Refusal::Invalid(
+                "an array cannot depend on other tasks; submit it when they have ended, or submit a graph".to_owned(),
+            ));
+        }
+        if template.pin.is_some() || template.job.is_some() {
+            return Err(Refusal::Invalid("an array can neither be pinned to a worker nor join a job".to_owned()));
+        }
+        let hopeless = self.check_deadline(&template, 0, Span::ZERO)?;
+        let job = self.new_job(1.0, true);
+        let id = self.job_id(job);
+        actions.push(Action::Opened { job: id });
+        let signature = self.intern_signature(&template);
+        let sequence = self.next_sequence();
+        let priority = template.priority.get();
+        let array = Array {
+            next: 0,
+            count,
+            skipped: BTreeSet::new(),
+            level: priority,
+            place: ArrayPlace::Empty,
+            requeues: 0,
+            since: self.now,
+            fed: 0,
+            template: ArrayTemplate {
+                payload: template.payload,
+                signature,
+                kind: template.kind,
+                priority,
+                key: template.key.map_or(NONE, |key| key.0),
+                exclusive: template.exclusive,
+                idempotent: template.idempotent,
+                estimate: template.estimate.unwrap_or_default(),
+                deadline: template.deadline.unwrap_or(Time::NEVER),
+                sequence,
+                rank: NO_RANK,
+                extra: extra_of(&template).map(Box::new),
+                ready_at: self.now,
+            },
+        };
+        self.jobs[job].open = u64::from(count);
+        self.jobs[job].array = Some(array);
+        self.counters.submitted += u64::from(count);
+        self.counters.pending_elements += u64::from(count);
+        self.counters.queued += u64::from(count);
+        if hopeless {
+            self.counters.hopeless += u64::from(count);
+        }
+        self.persist(Record::ArraySubmitted { job: id, count, payload: template.payload, at: self.now }, actions);
+        if count == 0 {
+            self.release_signature(signature);
+        } else {
+            self.queue_array(job, actions);
+        }
+        self.job_may_be_done(job, actions);
+        Ok(())
+    }
+
+    pub(super) fn open_job(&mut self, weight: f64, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        if !weight.is_finite() || weight <= 0.0 {
+            return Err(Refusal::Invalid(format!("the weight of a job must be above 0, not {weight}")));
+        }
+        let job = self.new_job(weight, false);
+        actions.push(Action::Opened { job: self.job_id(job) });
+        Ok(())
+    }
+
+    pub(super) fn close_job(&mut self, job: JobId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.job_slot(job)?;
+        if slot == COMMON_JOB {
+            return Err(Refusal::UnknownJob(job));
+        }
+        self.jobs[slot].closed = true;
+        self.job_may_be_done(slot, actions);
+        Ok(())
+    }
+
+    fn new_job(&mut self, weight: f64, closed: bool) -> u32 {
+        let slot = self.jobs.next_slot();
+        if slot as usize >= self.job_generations.len() {
+            self.job_generations.push(0);
+        } else {
+            self.job_generations[slot as usize] += 1;
+        }
+        let generation = self.job_generations[slot as usize];
+        self.jobs.insert(Job {
+            generation,
+            open: 0,
+            closed,
+            weight,
+            received: 0,
+            array: None,
+            members: BTreeSet::new(),
+        })
+    }
+
+    pub(super) fn job_may_be_done(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        let job = &self.jobs[slot];
+        if slot != COMMON_JOB && job.closed && job.open == 0 {
+            actions.push(Action::JobDone { job: self.job_id(slot) });
+            self.jobs.remove(slot);
+        }
+    }
+
+    fn check_room(&self, more: u64) -> Result<(), Refusal> {
+        let (queued, limit) = (self.counters.queued, self.config.limits.max_queued);
+        if queued + more <= limit {
+            return Ok(());
+        }
+        let retry_after = self.counters.time_to_drain((queued + more - limit).min(limit));
+        Err(Refusal::QueueFull { queued, limit, retry_after })
+    }
+
+    fn check_spec(&self, spec: &TaskSpec, index: u32) -> Result<(), Refusal> {
+        if let Some(worker) = spec.pin {
+            let slot = self.worker_slot(worker)?;
+            let probe = self.describe(spec);
+            if let Err(lack) = self.classes[self.workers[slot].class].can_ever(&probe) {
+                return Err(Refusal::PinnedElsewhere { worker, lack });
+            }
+        }
+        if spec.timeout == Some(Span::ZERO) {
+            return Err(Refusal::Invalid(format!("the timeout of task #{index} is zero")));
+        }
+        if let Some(parent) = spec.parent
+            && self.tasks.find(parent).is_none()
+        {
+            return Err(Refusal::UnknownParent { index, parent: ParentName::Task(parent) });
+        }
+        Ok(())
+    }
+
+    fn check_parents(&self, spec: &TaskSpec, index: u32) -> Result<Parents, Refusal> {
+        let mut parents = Parents { waits_for: SmallVec::new(), failed: false };
+        for &id in &spec.after {
+            if let Some(slot) = self.tasks.find(id) {
+                parents.waits_for.push(slot);
+            } else if let Some((status, _)) = self.tasks.outcome(id) {
+                parents.failed |= status != Status::Completed;
+            } else {
+                return Err(Refusal::UnknownParent { index, parent: ParentName::Task(id) });
+            }
+        }
+        Ok(parents)
+    }
+
+    /// Whether the deadline is hopeless even if the task starts as soon as what it waits for could have ended.
+    fn check_deadline(&self, spec: &TaskSpec, index: u32, after: Span) -> Result<bool, Refusal> {
+        let Some(deadline) = spec.deadline else { return Ok(false) };
+        let earliest = self.now + after + self.expected(spec);
+        if earliest <= deadline {
+            return Ok(false);
+        }
+        match self.config.scheduling.hopeless_deadlines {
+            Hopeless::Refuse => Err(Refusal::Hopeless { index, deadline, earliest }),
+            Hopeless::Flag => Ok(true),
+        }
+    }
+
+    /// The expected duration of a task that is not there yet; zero if nothing at all is known.
+    fn expected(&self, spec: &TaskSpec) -> Span {
+        let unknown = spec.estimate.is_none() && !self.estimator.knows(spec.kind);
+        if unknown { Span::ZERO } else { self.estimator.anywhere(spec.kind, spec.estimate) }
+    }
+
+    fn describe(&self, spec: &TaskSpec) -> Signature {
+        let rules = &self.config.load_balancing;
+        let matching = matching_for(
+            rules.capabilities.matching_strategy,
+            spec.priority.get(),
+            rules.priority.high_priority_threshold,
+        );
+        let mut signature = Signature {
+            requires: spec.requires.clone(),
+            skills: spec.skills.clone(),
+            matching: if spec.skills.is_empty() { Matching::Exact } else { matching },
+            demand: spec.demand.clone(),
+            task_type: spec.task_type,
+            users: 0,
+            best_shared: 0,
+            host: NONE,
+            hostless_at: 0,
+        };
+        if signature.matching == Matching::Fallback {
+            signature.best_shared = self.best_shared(&signature);
+        }
+        signature
+    }
+
+    /// The most skills that any class shares with a signature; all of them if one class has all.
+    pub(super) fn best_shared(&self, signature: &Signature) -> u32 {
+        self.classes.iter().map(|(_, class)| class.bits.shared(&signature.skills)).max().unwrap_or(0)
+    }
+
+    pub(super) fn intern_signature(&mut self, spec: &TaskSpec) -> u32 {
+        if let Some(last) = self.signatures.get_mut(self.last_signature)
+            && last.requires == spec.requires
+            && last.skills == spec.skills
+            && last.demand == spec.demand
+            && last.task_type == spec.task_type
+            && spec.skills.is_empty()
+        {
+            last.users += 1;
+            return self.last_signature;
+        }
+        let signature = self.describe(spec);
+        let hash = signature_hash(&signature);
+        let known = self.signature_table.find(hash, |&at| self.signatures[at].same(&signature)).copied();
+        let at = known.unwrap_or_else(|| {
+            if signature.matching == Matching::Fallback {
+                self.fallback.insert(self.signatures.next_slot());
+            }
+            let at = self.signatures.insert(signature);
+            let signatures = &self.signatures;
+            self.signature_table.insert_unique(hash, at, |&at| signature_hash(&signatures[at]));
+            at
+        });
+        self.signatures[at].users += 1;
+        let before = std::mem::replace(&mut self.last_signature, at);
+        if before != at && self.signatures.get(before).is_some_and(|signature| signature.users == 0) {
+            self.forget_signature(before);
+        }
+        at
+    }
+
+    pub(super) fn release_signature(&mut self, at: u32) {
+        let signature = &mut self.signatures[at];
+        signature.users -= 1;
+        // The latest one is kept: the next task is likely to ask for the same.
+        if signature.users == 0 && at != self.last_signature {
+            self.forget_signature(at);
+        }
+    }
+
+    fn forget_signature(&mut self, at: u32) {
+        let hash = signature_hash(&self.signatures[at]);
+        if let Ok(entry) = self.signature_table.find_entry(hash, |&other| other == at) {
+            entry.remove();
+        }
+        self.fallback.remove(&at);
+        self.signatures.remove(at);
+    }
+
+    fn create(
+        &mut self,
+        spec: TaskSpec,
+        job: u32,
+        index: u32,
+        rank: u32,
+        blockers: u32,
+        actions: &mut Vec<Action>,
+    ) -> u32 {
+        let signature = self.intern_signature(&spec);
+        let sequence = self.next_sequence();
+        let (slot, now) = (self.tasks.allocate(), self.now);
+        let task = self.tasks.at_mut(slot);
+        task.state = State::Blocked;
+        task.priority = spec.priority.get();
+        task.level = task.priority;
+        task.flags.set(Flags::EXCLUSIVE, spec.exclusive);
+        task.flags.set(Flags::IDEMPOTENT, spec.idempotent);
+        task.flags.set(Flags::PINNED, spec.pin.is_some());
+        task.rank = rank;
+        task.signature = signature;
+        task.kind = spec.kind;
+        task.job = job;
+        task.key = spec.key.map_or(NONE, |key| key.0);
+        task.blockers = blockers;
+        task.index = index;
+        task.payload = spec.payload;
+        task.sequence = sequence;
+        task.since = now;
+        task.ready_at = now;
+        task.deadline = spec.deadline.unwrap_or(Time::NEVER);
+        task.estimate = spec.estimate.unwrap_or_default();
+        if let Some(extra) = extra_of(&spec) {
+            *self.tasks.extra_mut(slot) = extra;
+        }
+        self.jobs[job].open += 1;
+        if job != COMMON_JOB {
+            self.jobs[job].members.insert(slot);
+        }
+        self.counters.submitted += 1;
+        let id = self.tasks.id(slot);
+        actions.push(Action::Accepted { task: id, payload: spec.payload });
+        self.persist(Record::Submitted { task: id, payload: spec.payload, at: now }, actions);
+        if let Some(deadline) = spec.deadline {
+            self.timers.set(deadline, super::Timer::Deadline(id));
+        }
+        slot
+    }
+
+    /// Enters a task with those it waits for.
+    fn link(&mut self, slot: u32, parents: &[u32]) {
+        if parents.is_empty() {
+            return;
+        }
+        let child = self.tasks.id(slot);
+        let ids: SmallVec<[TaskId; 2]> = parents.iter().map(|&parent| self.tasks.id(parent)).collect();
+        for &parent in parents {
+            self.tasks.extra_mut(parent).dependents.push(child);
+        }
+        self.tasks.extra_mut(slot).parents = ids;
+    }
+
+    /// Lets a new task in: queued if it waits for nobody, settled if one it depends on has ended badly.
+    fn admit(&mut self, slot: u32, parent_failed: bool, hopeless: bool, actions: &mut Vec<Action>) {
+        if hopeless {
+            self.counters.hopeless += 1;
+            self.notify(slot, Status::Blocked, Cause::Hopeless, actions);
+        }
+        let choice = self.tasks.extra(slot).map_or(ParentFailure::Fail, |extra| extra.on_parent_failure);
+        if parent_failed && choice != ParentFailure::Run {
+            let status = if choice == ParentFailure::Skip { Status::Skipped } else { Status::Failed };
+            self.settle(slot, status, Cause::ParentFailed, actions);
+        } else if self.tasks.at(slot).blockers == 0 {
+            self.enqueue(slot, Cause::None, actions);
+        } else {
+            self.notify(slot, Status::Blocked, Cause::None, actions);
+        }
+    }
+}
+
+fn signature_hash(signature: &Signature) -> u64 {
+    rustc_hash::FxBuildHasher.hash_one((
+        &signature.requires,
+        &signature.skills,
+        &signature.demand,
+        signature.task_type,
+        signature.matching,
+    ))
+}
+
+/// What few tasks have, if this one has any of it.
+fn extra_of(spec: &TaskSpec) -> Option<Extra> {
+    let retry: Option<RetryTerms> = spec.retry;
+    let plain = spec.affinity.is_empty()
+        && spec.pin.is_none()
+        && spec.parent.is_none()
+        && spec.timeout.is_none()
+        && retry.is_none()
+        && spec.on_parent_failure == ParentFailure::Fail;
+    (!plain).then(|| Extra {
+        affinity: spec.affinity.clone(),
+        pin: spec.pin,
+        spawned_by: spec.parent,
+        timeout: spec.timeout,
+        retry,
+        on_parent_failure: spec.on_parent_failure,
+        ..Extra::default()
+    })
+}
+
+/// The tasks of a graph, parents first.
+fn topological_order(graph: &[GraphTask]) -> Result<Vec<usize>, Refusal> {
+    let mut left = vec![0u32; graph.len()];
+    let mut children = vec![Vec::new(); graph.len()];
+    for (at, task) in graph.iter().enumerate() {
+        for &parent in &task.parents {
+            if parent as usize >= graph.len() {
+                return Err(Refusal::UnknownParent { index: at as u32, parent: ParentName::Position(parent) });
+            }
+            left[at] += 1;
+            children[parent as usize].push(at);
+        }
+    }
+    let mut order: Vec<usize> = (0..graph.len()).filter(|&at| left[at] == 0).collect();
+    let mut done = 0;
+    while let Some(&at) = order.get(done) {
+        done += 1;
+        for &child in &children[at] {
+            left[child] -= 1;
+            if left[child] == 0 {
+                order.push(child);
+            }
+        }
+    }
+    if order.len() == graph.len() { Ok(order) } else { Err(Refusal::Cycle(find_cycle(graph, &left))) }
+}
+
+/// A cycle among the tasks that could not be ordered, in the direction work would flow.
+fn find_cycle(graph: &[GraphTask], left: &[u32]) -> Vec<u32> {
+    let Some(start) = left.iter().position(|&count| count > 0) else { return Vec::new() };
+    let (mut path, mut at) = (Vec::new(), start as u32);
+    let mut seen_at = vec![usize::MAX; graph.len()];
+    // Every unordered task has an unordered parent, so walking up must meet itself.
+    loop {
+        if seen_at[at as usize] != usize::MAX {
+            path.drain(..seen_at[at as usize]);
+            path.reverse();
+            return path;
+        }
+        seen_at[at as usize] = path.len();
+        path.push(at);
+        match graph[at as usize].parents.iter().find(|&&parent| left[parent as usize] > 0) {
+            Some(&parent) => at = parent,
+            None => return path,
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! What happens because time passes: retries, requeues, timeouts, aging, samples, rebalancing. And arrays, whose rest
+//! ages, parks and is fed as one.
+
+use super::{ArrayPlace, LEVELS, Scheduler, State, Timer, queue_key};
+use crate::action::Action;
+use crate::ids::NONE;
+use crate::metrics::Sample;
+use crate::task::{Cause, Status};
+use crate::time::Span;
+use crate::worker::WorkerState;
+
+/// Promotions in one step; more wait for the next, at the same moment.
+const PROMOTIONS_PER_STEP: usize = 256;
+
+/// Workers whose queues are listed one by one in a sample.
+const WORKERS_SAMPLED: usize = 256;
+
+impl Scheduler {
+    /// Sets the timers that run from the start.
+    pub(super) fn arm_upkeep(&mut self) {
+        if self.push_bound() && self.config.load_balancing.strategy.pushes() {
+            let at = self.now + self.config.load_balancing.thresholds.rebalance_interval();
+            self.timers.set(at, Timer::Rebalance);
+        }
+        if self.config.limits.sample_interval > Span::ZERO && self.config.limits.samples_kept > 0 {
+            self.timers.set(self.now + self.config.limits.sample_interval, Timer::Sample);
+        }
+    }
+
+    /// Fires everything that is due.
+    pub(super) fn fire_timers(&mut self, actions: &mut Vec<Action>) {
+        while let Some((at, timer)) = self.timers.pop(self.now) {
+            match timer {
+                Timer::Rebalance => {
+                    self.rebalance(actions);
+                    let next = self.now + self.config.load_balancing.thresholds.rebalance_interval();
+                    self.timers.set(next, Timer::Rebalance);
+                }
+                Timer::Sample => {
+                    self.take_sample();
+                    self.timers.set(self.now + self.config.limits.sample_interval, Timer::Sample);
+                }
+                Timer::Aging => {
+                    self.aging_at = None;
+                    if self.promote_aged() {
+                        return;
+                    }
+                }
+                Timer::Retry(id) => {
+                    if let Some(slot) = self.tasks.find(id) {
+                        debug_assert_eq!(self.tasks.at(slot).state, State::Backoff);
+                        self.tasks.at_mut(slot).state = State::Blocked;
+                        self.enqueue(slot, Cause::None, actions);
+                    }
+                }
+                Timer::Park(id) => {
+                    if let Some(slot) = self.tasks.find(id) {
+                        self.requeue_parked(slot, actions);
+                    }
+                }
+                Timer::Timeout(id, attempt) => {
+                    if let Some(slot) = self.tasks.find(id)
+                        && self.tasks.at(slot).attempt == attempt
+                        && self.tasks.at(slot).state.is_held()
+                    {
+                        self.time_out(slot, actions);
+                    }
+                }
+                Timer::Deadline(id) => {
+                    if let Some(slot) = self.tasks.find(id) {
+                        self.counters.deadlines_missed += 1;
+                        let status = self.tasks.at(slot).status();
+                        self.notify(slot, status, Cause::DeadlineMissed, actions);
+                    }
+                }
+                Timer::ParkArray(job) => {
+                    if let Ok(slot) = self.job_slot(job) {
+                        self.requeue_array(slot, actions);
+                    }
+                }
+                Timer::ArrayAging(job) => {
+                    if let Ok(slot) = self.job_slot(job) {
+                        self.age_array(slot);
+                    }
+                }
+                Timer::Orphans => self.park_orphans(actions),
+                Timer::Lease(worker) => self.lease_ended(worker, actions),
+                Timer::Quarantine(worker) => {
+                    if let Ok(slot) = self.worker_slot(worker)
+                        && self.workers[slot].state == WorkerState::Quarantined(at)
+                    {
+                        self.workers[slot].state = WorkerState::Up;
+                        self.up_again(slot);
+                        self.serve(slot, actions);
+                    }
+                }
+            }
+        }
+    }
+
+    fn requeue_parked(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        self.unpark(slot);
+        let signature = self.tasks.at(slot).signature;
+        // With nobody registered at all nobody has refused it either.
+        if self.workers.len() > 0 && !self.has_host(signature) {
+            let task = self.tasks.at_mut(slot);
+            if u32::from(task.requeues) >= self.config.limits.max_requeue_attempts {
+                self.tasks.extra_mut(slot).refused_by = self.refusals(signature);
+                self.settle(slot, Status::Failed, Cause::NoWorker, actions);
+                return;
+            }
+            task.requeues += 1;
+            // Lower each time, so that tasks nobody can run do not stand before those somebody can.
+            task.level = (task.level - 1).max(1);
+            self.counters.requeues += 1;
+        }
+        self.enqueue(slot, Cause::NoWorker, actions);
+    }
+
+    /// Sets queued tasks aside whose last possible worker has gone. Looks at lanes, not at tasks, and only some time
+    /// after a class has disappeared or the first worker has come.
+    fn park_orphans(&mut self, actions: &mut Vec<Action>) {
+        let mut lanes = self.ready.lanes();
+        lanes.sort_unstable();
+        let mut left = PROMOTIONS_PER_STEP;
+        for (signature, level, job) in lanes {
+            if self.workers.len() == 0 || self.has_host(signature) {
+                continue;
+            }
+            let found = super::ready::Found { level, job, signature, order: (0, 0, 0) };
+            while let Some(super::ready::Head::Task(slot)) = self.ready.head(&found) {
+                if left == 0 {
+                    self.timers.set(self.now, Timer::Orphans);
+                    return;
+                }
+                left -= 1;
+                self.leave_queue(slot, actions);
+                self.park(slot, actions);
+            }
+            if self.ready.head(&found).is_some() {
+                self.ready.set_array(level, job, signature, 0, None);
+                self.queue_array(job, actions);
+            }
+        }
+    }
+
+    /// Looks for orphans a while from now.
+    pub(super) fn expect_orphans(&mut self) {
+        let at = self.now + self.config.limits.requeue_interval;
+        self.timers.set(at, Timer::Orphans);
+    }
+
+    // ---- aging ----
+
+    /// Whether tasks of that level are listed by age: there must be somewhere to rise to.
+    fn ages(&self, level: u8) -> bool {
+        self.config.scheduling.aging_interval > Span::ZERO && usize::from(level) < LEVELS
+    }
+
+    /// Enters a queued task at the young end of its level's list.
+    pub(super) fn age_enter(&mut self, slot: u32) {
+        let now = self.now;
+        let task = self.tasks.at_mut(slot);
+        task.since = now;
+        let level = task.level;
+        if !self.ages(level) {
+            return;
+        }
+        let list = &mut self.aging[usize::from(level) - 1];
+        let before = std::mem::replace(&mut list.newest, slot);
+        if before == NONE {
+            list.oldest = slot;
+        }
+        let task = self.tasks.at_mut(slot);
+        task.older = before;
+        task.newer = NONE;
+        if before != NONE {
+            self.tasks.at_mut(before).newer = slot;
+        }
+        if self.aging_at.is_none() {
+            let at = now + self.config.scheduling.aging_interval;
+            self.aging_at = Some(at);
+            self.timers.set(at, Timer::Aging);
+        }
+    }
+
+    /// Takes a task out of its level's list.
+    pub(super) fn age_leave(&mut self, slot: u32) {
+        let task = self.tasks.at_mut(slot);
+        let level = task.level;
+        let (older, newer) = (std::mem::replace(&mut task.older, NONE), std::mem::replace(&mut task.newer, NONE));
+        if !self.ages(level) {
+            return;
+        }
+        let list = &mut self.aging[usize::from(level) - 1];
+        if older == NONE {
+            list.oldest = newer;
+        } else {
+            self.tasks.at_mut(older).newer = newer;
+        }
+        let list = &mut self.aging[usize::from(level) - 1];
+        if newer == NONE {
+            list.newest = older;
+        } else {
+            self.tasks.at_mut(newer).older = older;
+        }
+    }
+
+    /// Raises tasks that waited too long in their level. Whether some are left for another step.
+    fn promote_aged(&mut self) -> bool {
+        let interval = self.config.scheduling.aging_interval;
+        let (mut promoted, mut next) = (0, None::<crate::time::Time>);
+        // From the top down, so that nobody rises twice at one moment.
+        for level in (1..LEVELS as u8).rev() {
+            loop {
+                let slot = self.aging[usize::from(level) - 1].oldest;
+                if slot == NONE {
+                    break;
+                }
+                let due = self.tasks.at(slot).since + interval;
+                if due > self.now {
+                    next = Some(next.map_or(due, |next| next.min(due)));
+                    break;
+                }
+                if promoted == PROMOTIONS_PER_STEP {
+                    self.aging_at = Some(self.now);
+                    self.timers.set(self.now, Timer::Aging);
+                    return true;
+                }
+                self.promote(slot);
+                promoted += 1;
+            }
+        }
+        // Whoever has risen is due one interval from now at the earliest.
+        if promoted > 0 {
+            let due = self.now + interval;
+            next = Some(next.map_or(due, |next| next.min(due)));
+        }
+        if let Some(at) = next {
+            self.aging_at = Some(at);
+            self.timers.set(at, Timer::Aging);
+        }
+        false
+    }
+
+    fn promote(&mut self, slot: u32) {
+        self.age_leave(slot);
+        let task = self.tasks.at(slot);
+        let (key, before) = (task.key, queue_key(task.level, task.order(), slot));
+        let (state, order, job, signature) = (task.state, task.order(), task.job, task.signature);
+        let (level, worker) = (task.level, task.worker);
+        let after = queue_key(level + 1, order, slot);
+        self.tasks.at_mut(slot).level = level + 1;
+        self.counters.promotions += 1;
+        if key != NONE && state != State::AtWorker {
+            self.keys.rename(key, before, after);
+        }
+        match state {
+            State::Central => {
+                self.ready.remove(level, job, signature, order, slot);
+                let received = self.join_level(level + 1, job);
+                self.ready.push(level + 1, job, signature, received, order, slot);
+            }
+            State::AtWorker => {
+                let queue = &mut self.workers[worker].queue;
+                queue.remove(&before);
+                queue.insert(after);
+            }
+            _ => {}
+        }
+        self.age_enter(slot);
+    }
+
+    // ---- arrays ----
+
+    /// Puts the rest of an array where it waits: a lane, its key, or aside if nobody can run it.
+    pub(super) fn queue_array(&mut self, job: u32, actions: &mut Vec<Action>) {
+        let id = self.job_id(job);
+        let Some(array) = self.jobs[job].array.as_ref() else { return };
+        let (signature, keyed, level, order) =
+            (array.template.signature, array.template.key != NONE, array.level, array.order());
+        if !self.has_host(signature) && self.workers.len() > 0 {
+            let due = self.now + self.config.limits.requeue_interval;
+            self.place_array(job, ArrayPlace::Parked);
+            self.timers.set(due, Timer::ParkArray(id));
+            return;
+        }
+        if keyed {
+            self.place_array(job, ArrayPlace::Fed);
+            self.feed(job, actions);
+            return;
+        }
+        self.place_array(job, ArrayPlace::Lane);
+        let received = self.join_level(level, job);
+        self.ready.set_array(level, job, signature, received, Some(order));
+        if self.ages(level) {
+            self.timers.set(self.now + self.config.scheduling.aging_interval, Timer::ArrayAging(id));
+        }
+        self.serve_waiting_workers(job, actions);
+    }
+
+    fn place_array(&mut self, job: u32, place: ArrayPlace) {
+        let now = self.now;
+        let Some(array) = self.jobs[job].array.as_mut() else { return };
+        let (before, pending) = (std::mem::replace(&mut array.place, place), u64::from(array.pending()));
+        array.since = now;
+        match (before, place) {
+            (ArrayPlace::Parked, ArrayPlace::Parked) => {}
+            (ArrayPlace::Parked, _) => self.counters.queued += pending,
+            (_, ArrayPlace::Parked) => self.counters.queued -= pending,
+            _ => {}
+        }
+    }
+
+    /// Workers that wait for a task get elements, as the policy chooses.
+    fn serve_waiting_workers(&mut self, job: u32, actions: &mut Vec<Action>) {
+        while self.directories.iter().any(|directory| !directory.is_empty()) {
+            let Some(array) = self.jobs.get(job).and_then(|job| job.array.as_ref()) else { return };
+            if array.place != ArrayPlace::Lane || array.pending() == 0 {
+                return;
+            }
+            let Some(slot) = self.materialise(job) else { return };
+            let candidates = self.candidates(slot, super::place::Wanted::Room);
+            let Some(worker) = self.decide(slot, &candidates, true) else {
+                self.put_in_lane(slot);
+                return;
+            };
+            self.notify(slot, Status::Queued, Cause::None, actions);
+            self.assign(slot, worker, actions);
+            self.counters.queued -= 1;
+            self.relist(worker);
+        }
+    }
+
+    /// Keeps as many elements of a keyed array waiting for its key as may run at once.
+    fn feed(&mut self, job: u32, actions: &mut Vec<Action>) {
+        loop {
+            let Some(array) = self.jobs.get(job).and_then(|job| job.array.as_ref()) else { return };
+            let limit = self.keys.figures(array.template.key).0;
+            if array.place != ArrayPlace::Fed || array.fed >= limit || array.pending() == 0 {
+                return;
+            }
+            let Some(slot) = self.materialise(job) else { return };
+            if let Some(array) = self.jobs[job].array.as_mut() {
+                array.fed += 1;
+            }
+            // The element was counted as queued already; `enqueue` counts it again.
+            self.counters.queued -= 1;
+            self.enqueue(slot, Cause::None, actions);
+        }
+    }
+
+    /// An element of a keyed array no longer waits for its key.
+    pub(super) fn element_left(&mut self, job: u32, actions: &mut Vec<Action>) {
+        if let Some(array) = self.jobs[job].array.as_mut() {
+            array.fed = array.fed.saturating_sub(1);
+        }
+        self.feed(job, actions);
+    }
+
+    /// Takes the rest of an array out of wherever it waits.
+    pub(super) fn withdraw_array(&mut self, job: u32) {
+        let Some(array) = self.jobs[job].array.as_ref() else { return };
+        if array.place == ArrayPlace::Lane {
+            let (level, signature) = (array.level, array.template.signature);
+            self.ready.set_array(level, job, signature, 0, None);
+        }
+        self.empty_array(job);
+    }
+
+    fn requeue_array(&mut self, job: u32, actions: &mut Vec<Action>) {
+        let Some(array) = self.jobs[job].array.as_mut() else { return };
+        if array.place != ArrayPlace::Parked {
+            return;
+        }
+        let (requeues, signature) = (array.requeues, array.template.signature);
+        if self.workers.len() > 0 && !self.has_host(signature) {
+            if requeues >= self.config.limits.max_requeue_attempts {
+                self.drop_elements(job, Status::Failed, Cause::NoWorker, actions);
+                self.job_may_be_done(job, actions);
+                return;
+            }
+            if let Some(array) = self.jobs[job].array.as_mut() {
+                array.requeues += 1;
+                array.level = (array.level - 1).max(1);
+            }
+            self.counters.requeues += 1;
+        }
+        self.queue_array(job, actions);
+    }
+
+    /// Raises the rest of an array that has been passed over for too long.
+    fn age_array(&mut self, job: u32) {
+        let (id, now, interval) = (self.job_id(job), self.now, self.config.scheduling.aging_interval);
+        let Some(array) = self.jobs[job].array.as_mut() else { return };
+        if array.place != ArrayPlace::Lane {
+            return;
+        }
+        let due = array.since + interval;
+        if due > now {
+            self.timers.set(due, Timer::ArrayAging(id));
+            return;
+        }
+        let (level, signature, order) = (array.level, array.template.signature, array.order());
+        array.level = level + 1;
+        array.since = now;
+        self.counters.promotions += 1;
+        self.ready.set_array(level, job, signature, 0, None);
+        let received = self.join_level(level + 1, job);
+        self.ready.set_array(level + 1, job, signature, received, Some(order));
+        if self.ages(level + 1) {
+            self.timers.set(now + interval, Timer::ArrayAging(id));
+        }
+    }
+
+    // ---- samples ----
+
+    fn take_sample(&mut self) {
+        let kept = self.config.limits.samples_kept as usize;
+        while self.samples.len() >= kept {
+            self.samples.pop_front();
+        }
+        let few = self.workers.len() <= WORKERS_SAMPLED;
+        let queue_lengths = if few {
+            self.workers.iter().map(|(slot, worker)| (self.worker_id(slot), worker.queue.len() as u32)).collect()
+        } else {
+            Vec::new()
+        };
+        let (busy, idle) = self.busy_and_idle();
+        let running = self.counters.running;
+        self.samples.push_back(Sample { at: self.now, queued: self.counters.queued, running, busy, idle, queue_lengths });
+    }
+}

@@ -1,0 +1,117 @@
+//! Read-only views for drivers and people: status, metrics, samples. Never changes anything.
+
+use super::Scheduler;
+use crate::action::{Lack, Refusal};
+use crate::config::Bind;
+use crate::ids::{TaskId, WorkerId};
+use crate::metrics::{Health, Metrics, Sample};
+use crate::task::{Cause, Status, TaskSpec};
+use crate::worker::{WorkerState, WorkerStatus};
+
+impl Scheduler {
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &crate::Config {
+        &self.config
+    }
+
+    /// One worker's figures.
+    #[must_use]
+    pub fn worker(&self, id: WorkerId) -> Option<WorkerStatus> {
+        let slot = self.worker_slot(id).ok()?;
+        let worker = &self.workers[slot];
+        Some(WorkerStatus {
+            id,
+            tag: worker.tag,
+            state: worker.state,
+            queue_length: worker.queue.len() as u32,
+            running: worker.running.len() as u32,
+            slots: worker.slots,
+            capacity: self.classes[worker.class].capacity.clone(),
+            reserved: worker.reserved.clone(),
+            backlog_s: worker.backlog().as_secs_f64(),
+            success_rate: worker.success_rate(),
+            total_completed: worker.completed,
+            total_failed: worker.failed,
+            stolen: worker.stolen,
+            lost: worker.lost,
+            busy_s: worker.busy.as_secs_f64(),
+            wait_s: worker.waited.as_secs_f64(),
+            since: worker.since,
+            report: worker.report,
+        })
+    }
+
+    /// All registered workers, in the order of their slots.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.workers.iter().map(|(slot, worker)| WorkerId { slot, generation: worker.generation })
+    }
+
+    /// All tasks that are not settled, with their status; elements of arrays only once they are handed out.
+    pub fn tasks(&self) -> impl Iterator<Item = (TaskId, Status)> + '_ {
+        self.tasks.slots().map(|slot| (self.tasks.id(slot), self.tasks.at(slot).status()))
+    }
+
+    /// The attempt of a task that counts, and who holds it.
+    #[must_use]
+    pub fn holder(&self, task: TaskId) -> Option<(WorkerId, u32)> {
+        let found = self.tasks.at(self.tasks.find(task)?);
+        found.state.is_held().then(|| (self.worker_id(found.worker), found.attempt))
+    }
+
+    /// How a settled task ended and why, while it is remembered.
+    #[must_use]
+    pub fn outcome(&self, task: TaskId) -> Option<(Status, Cause)> {
+        self.tasks.outcome(task)
+    }
+
+    /// Whether a worker could ever run such a task, by the rule that placement uses.
+    ///
+    /// # Errors
+    /// If the worker is not known.
+    pub fn can_execute(&mut self, worker: WorkerId, spec: &TaskSpec) -> Result<Result<(), Lack>, Refusal> {
+        let slot = self.worker_slot(worker)?;
+        let signature = self.intern_signature(spec);
+        let answer = self.classes[self.workers[slot].class].can_ever(&self.signatures[signature]);
+        self.release_signature(signature);
+        Ok(answer)
+    }
+
+    /// Whether any registered worker could ever run such a task.
+    pub fn anyone_can_execute(&mut self, spec: &TaskSpec) -> bool {
+        let signature = self.intern_signature(spec);
+        let answer = self.has_host(signature);
+        self.release_signature(signature);
+        answer
+    }
+
+    /// Busy and idle workers: by queue length under `bind: push`, by slots in use otherwise.
+    pub(crate) fn busy_and_idle(&self) -> (u64, u64) {
+        if self.config.scheduling.bind == Bind::Push {
+            return (self.counters.busy, self.counters.idle);
+        }
+        // Without queues of their own workers are idle while they run nothing.
+        (self.counters.fully_used, self.counters.unused)
+    }
+
+    /// The figures of the whole.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let (busy, idle) = self.busy_and_idle();
+        self.counters.metrics(self.workers.len() as u64, busy, idle)
+    }
+
+    /// Utilisation samples, oldest first.
+    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter()
+    }
+
+    /// What looks wrong, if anything.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let variance = self.counters.queue_variance(self.workers.len() as u64);
+        let quarantined =
+            self.workers.iter().filter(|(_, worker)| matches!(worker.state, WorkerState::Quarantined(_))).count();
+        Health::new(&self.metrics(), variance, quarantined as u64)
+    }
+}

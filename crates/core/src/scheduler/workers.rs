@@ -1,0 +1,371 @@
+//! Workers come, change, report, fall silent and leave.
+
+use std::hash::BuildHasher;
+
+use smallvec::SmallVec;
+
+use super::{Class, Flags, Scheduler, State, Timer, Worker};
+use crate::action::{Action, Refusal};
+use crate::capabilities::CapabilityBits;
+use crate::event::{Remaining, WorkerChange};
+use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
+use crate::resources::{Amount, Vector};
+use crate::task::{Cause, Status};
+use crate::tracker::MovingAverage;
+use crate::time::Span;
+use crate::worker::{LoadReport, WorkerSpec, WorkerState};
+
+/// Parked tasks looked at when a new class of workers appears; the rest are found by their own timers.
+const UNPARKED_PER_JOIN: usize = 1024;
+
+impl Scheduler {
+    pub(super) fn join(&mut self, spec: WorkerSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        check_spec(&spec)?;
+        let first = self.workers.len() == 0;
+        let (tag, slots) = (spec.tag, spec.slots);
+        let class = self.enter_class(new_class(spec));
+        let slot = self.workers.next_slot();
+        if slot as usize >= self.worker_generations.len() {
+            self.worker_generations.push(0);
+        } else {
+            self.worker_generations[slot as usize] += 1;
+        }
+        self.counters.joined += 1;
+        let worker = Worker {
+            generation: self.worker_generations[slot as usize],
+            class,
+            state: WorkerState::Up,
+            slots,
+            credit: 0,
+            reserved: Vector::default(),
+            running: Vec::new(),
+            ghosts: Vec::new(),
+            queue: std::collections::BTreeSet::new(),
+            queued_work: Span::ZERO,
+            running_work: Span::ZERO,
+            reservation: None,
+            keys: SmallVec::new(),
+            listed: false,
+            loaded_at: NONE,
+            joined: self.counters.joined,
+            tag,
+            since: self.now,
+            report: LoadReport::default(),
+            average: MovingAverage::default(),
+            completed: 0,
+            failed: 0,
+            failures_in_a_row: 0,
+            quarantines: 0,
+            assigned: 0,
+            last_assigned: 0,
+            stolen: 0,
+            lost: 0,
+            busy: Span::ZERO,
+            waited: Span::ZERO,
+        };
+        self.workers.insert(worker);
+        self.counters.worker_came(&self.config.load_balancing.thresholds);
+        actions.push(Action::Joined { tag, worker: self.worker_id(slot) });
+        self.up_again(slot);
+        if first && self.counters.queued > 0 {
+            self.expect_orphans();
+        }
+        self.revisit_parked(actions);
+        Ok(())
+    }
+
+    /// The worker gets work from now on.
+    pub(super) fn up_again(&mut self, slot: u32) {
+        if self.push_bound() {
+            self.by_depth.insert((self.workers[slot].queue.len() as u32, slot));
+        }
+        self.relist(slot);
+    }
+
+    /// The worker gets no work from now on. (Its state has been changed already.)
+    pub(super) fn not_up(&mut self, slot: u32) {
+        self.unlist(slot);
+        self.by_depth.remove(&(self.workers[slot].queue.len() as u32, slot));
+        if let Some(task) = self.reserved_for(slot) {
+            self.drop_reservation(task);
+        }
+        self.workers[slot].reservation = None;
+    }
+
+    fn enter_class(&mut self, class: Class) -> u32 {
+        let hash = class_hash(&class);
+        let known = self.class_table.find(hash, |&at| self.classes[at].same(&class)).copied();
+        let at = known.unwrap_or_else(|| {
+            for &at in &self.fallback {
+                let signature = &mut self.signatures[at];
+                signature.best_shared = signature.best_shared.max(class.bits.shared(&signature.skills));
+            }
+            let at = self.classes.insert(class);
+            let classes = &self.classes;
+            self.class_table.insert_unique(hash, at, |&at| class_hash(&classes[at]));
+            self.class_age += 1;
+            at
+        });
+        self.classes[at].members += 1;
+        at
+    }
+
+    fn leave_class(&mut self, at: u32) {
+        self.classes[at].members -= 1;
+        if self.classes[at].members > 0 {
+            return;
+        }
+        let hash = class_hash(&self.classes[at]);
+        if let Ok(entry) = self.class_table.find_entry(hash, |&other| other == at) {
+            entry.remove();
+        }
+        self.classes.remove(at);
+        self.class_age += 1;
+        let fallback: Vec<u32> = self.fallback.iter().copied().collect();
+        for signature in fallback {
+            self.signatures[signature].best_shared = self.best_shared(&self.signatures[signature]);
+        }
+        if self.counters.queued > 0 {
+            self.expect_orphans();
+        }
+    }
+
+    /// A new class may be what parked tasks wait for.
+    fn revisit_parked(&mut self, actions: &mut Vec<Action>) {
+        if self.parked.is_empty() {
+            return;
+        }
+        let signatures: Vec<u32> = self.parked.keys().copied().take(UNPARKED_PER_JOIN).collect();
+        let mut left = UNPARKED_PER_JOIN;
+        for signature in signatures {
+            if !self.has_host(signature) {
+                continue;
+            }
+            let slots: Vec<u32> = self.parked.get(&signature).into_iter().flatten().copied().take(left).collect();
+            left -= slots.len();
+            for slot in slots {
+                self.unpark(slot);
+                self.enqueue(slot, Cause::None, actions);
+            }
+        }
+    }
+
+    pub(super) fn change(
+        &mut self,
+        worker: WorkerId,
+        change: WorkerChange,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let slot = self.worker_slot(worker)?;
+        let old = &self.classes[self.workers[slot].class];
+        let spec = WorkerSpec {
+            tag: 0,
+            capabilities: change.capabilities.unwrap_or_else(|| old.capabilities.clone()),
+            resources: change.resources.unwrap_or_else(|| old.capacity.clone()),
+            slots: change.slots.unwrap_or(old.slots),
+            speed: old.speed,
+            cost_rate: old.cost_rate,
+            weight: old.weight,
+        };
+        check_spec(&spec)?;
+        self.unlist(slot);
+        let worker = &mut self.workers[slot];
+        let used = worker.used_slots();
+        self.counters.use_changed((used, worker.slots), (used, spec.slots));
+        worker.slots = spec.slots;
+        let class = self.enter_class(new_class(spec));
+        let before = std::mem::replace(&mut self.workers[slot].class, class);
+        self.leave_class(before);
+        match (change.draining, self.workers[slot].state) {
+            (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
+                self.workers[slot].state = WorkerState::Draining;
+                self.not_up(slot);
+                self.requeue_queue(slot, Cause::WorkerLeft, actions);
+            }
+            (Some(false), WorkerState::Draining) => {
+                self.workers[slot].state = WorkerState::Up;
+                self.up_again(slot);
+            }
+            _ => {}
+        }
+        self.requeue_unfit(slot, actions);
+        self.revisit_parked(actions);
+        self.serve(slot, actions);
+        Ok(())
+    }
+
+    /// Queued tasks that the changed worker can never run go elsewhere.
+    fn requeue_unfit(&mut self, at: u32, actions: &mut Vec<Action>) {
+        let class = &self.classes[self.workers[at].class];
+        let unfit = |slot: &u32| class.can_ever(&self.signatures[self.tasks.at(*slot).signature]).is_err();
+        let slots: Vec<u32> = self.workers[at].queue.iter().map(|key| key.2).filter(unfit).collect();
+        for slot in slots {
+            let pinned = self.tasks.at(slot).flags.has(Flags::PINNED);
+            self.leave_queue(slot, actions);
+            if pinned {
+                self.settle(slot, Status::Failed, Cause::NoWorker, actions);
+            } else {
+                self.enqueue(slot, Cause::Moved, actions);
+            }
+        }
+        if let Some(task) = self.reserved_for(at) {
+            self.drop_reservation(task);
+        }
+    }
+
+    pub(super) fn report(
+        &mut self,
+        worker: WorkerId,
+        load: LoadReport,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let slot = self.worker_slot(worker)?;
+        self.workers[slot].report = load;
+        if self.workers[slot].state == WorkerState::Silent {
+            self.workers[slot].state = WorkerState::Up;
+            self.up_again(slot);
+            self.serve(slot, actions);
+        }
+        Ok(())
+    }
+
+    pub(super) fn silent(&mut self, worker: WorkerId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.worker_slot(worker)?;
+        if self.workers[slot].state == WorkerState::Silent {
+            return Ok(());
+        }
+        self.workers[slot].state = WorkerState::Silent;
+        self.workers[slot].credit = 0;
+        self.not_up(slot);
+        self.take_away(slot, false, actions);
+        if !self.workers[slot].running.is_empty() {
+            self.timers.set(self.now + self.config.limits.lease, Timer::Lease(worker));
+        }
+        self.requeue_queue(slot, Cause::WorkerLost, actions);
+        Ok(())
+    }
+
+    /// Exclusive tasks of a worker that is still silent are given to others.
+    pub(super) fn lease_ended(&mut self, worker: WorkerId, actions: &mut Vec<Action>) {
+        if let Ok(slot) = self.worker_slot(worker)
+            && self.workers[slot].state == WorkerState::Silent
+        {
+            self.take_away(slot, true, actions);
+        }
+    }
+
+    /// Queues the running tasks of a silent worker again; exclusive ones only if told so.
+    fn take_away(&mut self, at: u32, exclusive_too: bool, actions: &mut Vec<Action>) {
+        let running = self.workers[at].running.clone();
+        for slot in running {
+            if exclusive_too || !self.tasks.at(slot).flags.has(Flags::EXCLUSIVE) {
+                self.abandon(slot, Cause::WorkerLost, actions);
+                self.enqueue(slot, Cause::WorkerLost, actions);
+            }
+        }
+    }
+
+    /// Queues the tasks in a worker's own queue elsewhere; pinned ones stay.
+    pub(super) fn requeue_queue(&mut self, at: u32, cause: Cause, actions: &mut Vec<Action>) {
+        let movable = |slot: &u32| !self.tasks.at(*slot).flags.has(Flags::PINNED);
+        let slots: Vec<u32> = self.workers[at].queue.iter().map(|key| key.2).filter(movable).collect();
+        for slot in slots {
+            self.leave_queue(slot, actions);
+            self.enqueue(slot, cause, actions);
+        }
+    }
+
+    pub(super) fn leave(
+        &mut self,
+        worker: WorkerId,
+        remaining: Remaining,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let at = self.worker_slot(worker)?;
+        self.workers[at].state = WorkerState::Draining;
+        self.workers[at].credit = 0;
+        self.not_up(at);
+        // Running ones first, in the order they were handed out.
+        let mut running = self.workers[at].running.clone();
+        running.sort_unstable_by_key(|&slot| (self.tasks.at(slot).since, self.tasks.at(slot).sequence));
+        let queued: Vec<u32> = self.workers[at].queue.iter().map(|key| key.2).collect();
+        let mut left: Vec<TaskId> = Vec::with_capacity(running.len() + queued.len());
+        for slot in running {
+            self.end_attempt(slot, actions);
+            left.push(self.tasks.id(slot));
+        }
+        for slot in queued {
+            self.leave_queue(slot, actions);
+            left.push(self.tasks.id(slot));
+        }
+        let (used, slots) = (self.workers[at].used_slots(), self.workers[at].slots);
+        self.counters.use_changed((used, slots), (0, slots));
+        let ghosts = std::mem::take(&mut self.workers[at].ghosts);
+        for ghost in ghosts {
+            self.ghosts.remove(&(ghost.task, ghost.attempt));
+            self.release_signature(ghost.signature);
+            self.return_token(ghost.key, actions);
+        }
+        self.counters.worker_went(&self.config.load_balancing.thresholds);
+        let class = self.workers[at].class;
+        self.workers.remove(at);
+        self.estimator.forget(at as usize);
+        self.leave_class(class);
+        for id in left {
+            let Some(slot) = self.tasks.find(id) else { continue };
+            debug_assert_eq!(self.tasks.at(slot).state, State::Blocked);
+            match remaining {
+                Remaining::Requeue => self.enqueue(slot, Cause::WorkerLeft, actions),
+                Remaining::Return => {
+                    let (payload, index) = (self.tasks.at(slot).payload, self.tasks.at(slot).index);
+                    actions.push(Action::HandedBack { task: id, payload, index });
+                    self.settle(slot, Status::Returned, Cause::WorkerLeft, actions);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
+    if spec.slots == 0 {
+        return Err(Refusal::Invalid("a worker needs at least one slot".to_owned()));
+    }
+    for (name, value) in [("speed", spec.speed), ("weight", spec.weight)] {
+        if !value.is_finite() || value <= 0.0 {
+            return Err(Refusal::Invalid(format!("a worker's {name} must be above 0, not {value}")));
+        }
+    }
+    if !spec.cost_rate.is_finite() || spec.cost_rate < 0.0 {
+        return Err(Refusal::Invalid(format!("a worker's cost rate must not be negative, not {}", spec.cost_rate)));
+    }
+    Ok(())
+}
+
+fn new_class(spec: WorkerSpec) -> Class {
+    let mut capacity = spec.resources;
+    if capacity.get(ResourceId::CPUS) == Amount(0) {
+        capacity.set(ResourceId::CPUS, Amount::from_units(u64::from(spec.slots)));
+    }
+    Class {
+        bits: CapabilityBits::new(&spec.capabilities),
+        capabilities: spec.capabilities,
+        capacity,
+        slots: spec.slots,
+        speed: spec.speed,
+        cost_rate: spec.cost_rate,
+        weight: spec.weight,
+        members: 0,
+    }
+}
+
+fn class_hash(class: &Class) -> u64 {
+    rustc_hash::FxBuildHasher.hash_one((
+        &class.capabilities,
+        &class.capacity,
+        class.slots,
+        class.speed.to_bits(),
+        class.cost_rate.to_bits(),
+        class.weight.to_bits(),
+    ))
+}

@@ -1,0 +1,177 @@
+//! Counts and latencies of steals, per peer and in total, with the report people know.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::ids::WorkerId;
+use crate::time::Span;
+
+/// How a steal attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StealOutcome {
+    /// Something was taken.
+    Success,
+    /// No answer in time.
+    Timeout,
+    /// The peer could not be reached.
+    NetworkError,
+    /// The peer had nothing to give, or nothing that may be taken.
+    Rejection,
+}
+
+/// Upper bounds of the latency buckets, with their names; the last is open.
+const BUCKETS: [(u64, &str); 9] = [
+    (100_000, "<100us"),
+    (500_000, "<500us"),
+    (1_000_000, "<1ms"),
+    (5_000_000, "<5ms"),
+    (10_000_000, "<10ms"),
+    (50_000_000, "<50ms"),
+    (100_000_000, "<100ms"),
+    (500_000_000, "<500ms"),
+    (1_000_000_000, "<1s"),
+];
+
+/// Statistics of one peer, or of all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PeerStats {
+    /// Attempts.
+    pub attempts: u64,
+    /// Attempts that took something.
+    pub successes: u64,
+    /// Attempts without an answer in time.
+    pub timeouts: u64,
+    /// Attempts that did not reach the peer.
+    pub network_errors: u64,
+    /// Attempts the peer refused.
+    pub rejections: u64,
+    /// Attempts whose latency is known.
+    pub timed: u64,
+    /// Sum of the known latencies.
+    pub latency_total: Span,
+    /// Shortest.
+    pub latency_min: Span,
+    /// Longest.
+    pub latency_max: Span,
+    /// Attempts per latency bucket: below 100 µs, 500 µs, 1, 5, 10, 50, 100, 500 ms, 1 s, and above.
+    pub histogram: [u64; 10],
+}
+
+/// Statistics of all steals.
+pub type StealStats = PeerStats;
+
+impl PeerStats {
+    /// Attempts that took nothing.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.timeouts + self.network_errors + self.rejections
+    }
+
+    /// Successes per attempt; 0 before the first.
+    #[must_use]
+    pub fn success_rate(&self) -> f64 {
+        if self.attempts == 0 { 0.0 } else { self.successes as f64 / self.attempts as f64 }
+    }
+
+    /// Mean of the known latencies.
+    #[must_use]
+    pub fn latency_average(&self) -> Span {
+        Span(self.latency_total.0.checked_div(self.timed).unwrap_or(0))
+    }
+
+    fn record(&mut self, latency: Option<Span>, outcome: StealOutcome) {
+        self.attempts += 1;
+        match outcome {
+            StealOutcome::Success => self.successes += 1,
+            StealOutcome::Timeout => self.timeouts += 1,
+            StealOutcome::NetworkError => self.network_errors += 1,
+            StealOutcome::Rejection => self.rejections += 1,
+        }
+        if let Some(latency) = latency {
+            self.latency_min = if self.timed == 0 { latency } else { self.latency_min.min(latency) };
+            self.latency_max = self.latency_max.max(latency);
+            self.latency_total += latency;
+            self.timed += 1;
+            let bucket = BUCKETS.iter().position(|&(bound, _)| latency.0 < bound).unwrap_or(BUCKETS.len());
+            self.histogram[bucket] += 1;
+        }
+    }
+}
+
+impl fmt::Display for PeerStats {
+    /// The report: counts, latencies, and the buckets that hold anything.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = |span: Span| span.as_secs_f64() * 1e3;
+        writeln!(f, "Steal Statistics:")?;
+        writeln!(f, "  Attempts:    {}", self.attempts)?;
+        writeln!(f, "  Successes:   {} ({:.1}%)", self.successes, self.success_rate() * 100.0)?;
+        writeln!(f, "  Failures:    {}", self.failures())?;
+        writeln!(f, "    Timeouts:  {}", self.timeouts)?;
+        writeln!(f, "    NetErrors: {}", self.network_errors)?;
+        writeln!(f, "    Rejections:{}", self.rejections)?;
+        if self.timed == 0 {
+            return Ok(());
+        }
+        writeln!(f, "  Latency:")?;
+        writeln!(f, "    Avg: {:.2} ms", millis(self.latency_average()))?;
+        writeln!(f, "    Min: {:.2} ms", millis(self.latency_min))?;
+        writeln!(f, "    Max: {:.2} ms", millis(self.latency_max))?;
+        writeln!(f, "  Latency Distribution:")?;
+        let names = BUCKETS.iter().map(|bucket| bucket.1).chain([">=1s"]);
+        for (name, &count) in names.zip(&self.histogram).filter(|(_, count)| **count > 0) {
+            let share = count as f64 * 100.0 / self.timed as f64;
+            writeln!(f, "    {:<7} {count:>5} ({share:.1}%)", format!("{name}:"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects how steals end, per peer and in total.
+///
+/// ```
+/// use filch_core::steal::{StealOutcome, StealTelemetry};
+/// use filch_core::{Span, WorkerId};
+///
+/// let mut telemetry = StealTelemetry::default();
+/// let victim = WorkerId::from_bits(1);
+/// telemetry.record(Some(victim), Some(Span::from_micros(80)), StealOutcome::Success);
+/// telemetry.record(Some(victim), None, StealOutcome::Rejection);
+/// assert_eq!(telemetry.total().success_rate(), 0.5);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct StealTelemetry {
+    total: StealStats,
+    peers: BTreeMap<WorkerId, PeerStats>,
+}
+
+impl StealTelemetry {
+    /// Adds an attempt. A search that found nobody to ask has no victim, an attempt without an answer no latency.
+    pub fn record(&mut self, victim: Option<WorkerId>, latency: Option<Span>, outcome: StealOutcome) {
+        self.total.record(latency, outcome);
+        if let Some(victim) = victim {
+            self.peers.entry(victim).or_default().record(latency, outcome);
+        }
+    }
+
+    /// All attempts together.
+    #[must_use]
+    pub fn total(&self) -> &StealStats {
+        &self.total
+    }
+
+    /// The attempts against one peer.
+    #[must_use]
+    pub fn peer(&self, worker: WorkerId) -> Option<&PeerStats> {
+        self.peers.get(&worker)
+    }
+
+    /// The attempts by peer.
+    pub fn peers(&self) -> impl Iterator<Item = (WorkerId, &PeerStats)> {
+        self.peers.iter().map(|(id, stats)| (*id, stats))
+    }
+
+    /// Forgets a peer that left; the total stays.
+    pub fn forget(&mut self, worker: WorkerId) {
+        self.peers.remove(&worker);
+    }
+}

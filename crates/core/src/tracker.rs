@@ -1,0 +1,218 @@
+//! What is known of durations and success per kind and worker.
+//!
+//! The scheduler asks through [`Estimator`], so that better learning can take the place of the simple [`Tracker`]
+//! without anything else noticing. Never decides anything.
+
+use crate::ids::KindId;
+use crate::map::Map;
+use crate::time::Span;
+
+/// What to expect of a task of some kind on some worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Expected duration.
+    pub duration: Span,
+    /// Standard deviation of it.
+    pub spread: Span,
+    /// Probability that an attempt ends well, above 0 and at most 1.
+    pub success: f64,
+    /// Observations of this kind on this worker.
+    pub samples: u64,
+}
+
+/// A source of estimates that learns from what happened.
+pub trait Estimator: Send {
+    /// What to expect of `kind` on the worker in slot `worker`, if its submitter said `declared`.
+    fn estimate(&self, kind: KindId, worker: usize, declared: Option<Span>) -> Estimate;
+    /// What to expect of `kind` wherever it runs.
+    fn anywhere(&self, kind: KindId, declared: Option<Span>) -> Span;
+    /// Whether anything was learned of `kind`.
+    fn knows(&self, kind: KindId) -> bool;
+    /// An attempt of `kind` took `duration` on `worker`.
+    fn record(&mut self, kind: KindId, worker: usize, duration: Span, success: bool);
+    /// The slot will belong to another worker.
+    fn forget(&mut self, worker: usize);
+}
+
+/// Mean, variance and successes of a stream of observations.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    ends: u64,
+    successes: u64,
+    timed: u64,
+    mean_s: f64,
+    /// Sum of squared differences from the mean.
+    squares: f64,
+}
+
+impl Cell {
+    fn add(&mut self, seconds: f64, success: bool) {
+        self.ends += 1;
+        if success {
+            self.successes += 1;
+            self.timed += 1;
+            let before = seconds - self.mean_s;
+            self.mean_s += before / self.timed as f64;
+            self.squares += before * (seconds - self.mean_s);
+        }
+    }
+
+    fn variance(&self) -> Option<f64> {
+        (self.timed >= 2).then(|| self.squares / (self.timed - 1) as f64)
+    }
+}
+
+/// How many observations of the kind as a whole weigh as much as one look at the worker.
+const PRIOR_WEIGHT: f64 = 2.0;
+
+/// Mean, spread and success per kind and worker, started from the declared estimate. Only attempts that ended well
+/// count for durations: a task that failed at once says nothing about how long its work takes.
+#[derive(Clone, Debug)]
+pub struct Tracker {
+    default: Span,
+    kinds: Vec<Cell>,
+    cells: Map<(u32, u32), Cell>,
+    by_worker: Map<u32, Vec<u32>>,
+}
+
+impl Tracker {
+    /// A tracker that assumes `default` for kinds nobody has an estimate for.
+    #[must_use]
+    pub fn new(default: Span) -> Tracker {
+        Tracker { default, kinds: Vec::new(), cells: Map::default(), by_worker: Map::default() }
+    }
+
+    fn kind(&self, kind: KindId) -> Option<&Cell> {
+        self.kinds.get(kind.0 as usize).filter(|cell| cell.ends > 0)
+    }
+
+    fn prior_s(&self, kind: Option<&Cell>, declared: Option<Span>) -> f64 {
+        match kind {
+            Some(cell) if cell.timed > 0 => cell.mean_s,
+            _ => declared.unwrap_or(self.default).as_secs_f64(),
+        }
+    }
+}
+
+impl Estimator for Tracker {
+    fn estimate(&self, kind: KindId, worker: usize, declared: Option<Span>) -> Estimate {
+        let whole = self.kind(kind);
+        let prior_s = self.prior_s(whole, declared);
+        let prior_success = whole.map_or(1.0, |cell| (cell.successes as f64 + 1.0) / (cell.ends as f64 + 1.0));
+        let cell = self.cells.get(&(kind.0, worker as u32)).copied().unwrap_or_default();
+        let (timed, ends) = (cell.timed as f64, cell.ends as f64);
+        let variance = cell.variance().or_else(|| whole.and_then(Cell::variance)).unwrap_or(0.0);
+        Estimate {
+            duration: Span::from_secs_f64((timed * cell.mean_s + PRIOR_WEIGHT * prior_s) / (timed + PRIOR_WEIGHT)),
+            spread: Span::from_secs_f64(libm::sqrt(variance)),
+            success: (cell.successes as f64 + prior_success) / (ends + 1.0),
+            samples: cell.ends,
+        }
+    }
+
+    fn anywhere(&self, kind: KindId, declared: Option<Span>) -> Span {
+        // A declared estimate is about this very task, so it is worth more than the mean of its kind.
+        match (declared, self.kind(kind)) {
+            (Some(declared), _) => declared,
+            (None, Some(cell)) if cell.timed > 0 => Span::from_secs_f64(cell.mean_s),
+            _ => self.default,
+        }
+    }
+
+    fn knows(&self, kind: KindId) -> bool {
+        self.kind(kind).is_some_and(|cell| cell.timed > 0)
+    }
+
+    fn record(&mut self, kind: KindId, worker: usize, duration: Span, success: bool) {
+        let at = kind.0 as usize;
+        if at >= self.kinds.len() {
+            self.kinds.resize(at + 1, Cell::default());
+        }
+        let seconds = duration.as_secs_f64();
+        self.kinds[at].add(seconds, success);
+        let worker = worker as u32;
+        let cell = self.cells.entry((kind.0, worker)).or_insert_with(|| {
+            self.by_worker.entry(worker).or_default().push(kind.0);
+            Cell::default()
+        });
+        cell.add(seconds, success);
+    }
+
+    fn forget(&mut self, worker: usize) {
+        for kind in self.by_worker.remove(&(worker as u32)).unwrap_or_default() {
+            self.cells.remove(&(kind, worker as u32));
+        }
+    }
+}
+
+/// A worker's moving averages: speed and success of whatever it ran, newest first in weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MovingAverage {
+    /// Average completion time in seconds; starts at 0, as the formula it comes from does.
+    pub completion_s: f64,
+    /// Average success; starts at 1.
+    pub success: f64,
+    /// Observations.
+    pub total: u64,
+}
+
+impl Default for MovingAverage {
+    fn default() -> Self {
+        MovingAverage { completion_s: 0.0, success: 1.0, total: 0 }
+    }
+}
+
+impl MovingAverage {
+    /// Adds an observation with weight `alpha`.
+    pub fn update(&mut self, alpha: f64, duration_s: f64, success: bool) {
+        self.total += 1;
+        self.completion_s = alpha * duration_s + (1.0 - alpha) * self.completion_s;
+        self.success = alpha * f64::from(u8::from(success)) + (1.0 - alpha) * self.success;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_from_the_declared_estimate_and_moves_to_what_was_seen() {
+        let mut tracker = Tracker::new(Span::from_secs(1));
+        let kind = KindId(3);
+        assert_eq!(tracker.estimate(kind, 0, Some(Span::from_secs(8))).duration, Span::from_secs(8));
+        assert_eq!(tracker.estimate(kind, 0, None).duration, Span::from_secs(1));
+        for _ in 0..100 {
+            tracker.record(kind, 0, Span::from_secs(2), true);
+            tracker.record(kind, 1, Span::from_secs(4), true);
+        }
+        let (fast, slow) = (tracker.estimate(kind, 0, None), tracker.estimate(kind, 1, None));
+        assert!((fast.duration.as_secs_f64() - 2.0).abs() < 0.05, "{fast:?}");
+        assert!((slow.duration.as_secs_f64() - 4.0).abs() < 0.05, "{slow:?}");
+        assert_eq!(tracker.anywhere(kind, None), Span::from_secs(3));
+        assert_eq!(fast.success, 1.0);
+        tracker.forget(0);
+        assert_eq!(tracker.estimate(kind, 0, None).duration, Span::from_secs(3));
+    }
+
+    #[test]
+    fn failures_lower_success_but_teach_no_duration() {
+        let mut tracker = Tracker::new(Span::from_secs(1));
+        for _ in 0..9 {
+            tracker.record(KindId(0), 0, Span::ZERO, false);
+        }
+        let estimate = tracker.estimate(KindId(0), 0, None);
+        assert!(estimate.success < 0.1 && estimate.success > 0.0, "{estimate:?}");
+        assert_eq!(estimate.duration, Span::from_secs(1));
+    }
+
+    #[test]
+    fn the_moving_average_follows_the_published_formula() {
+        let mut average = MovingAverage::default();
+        average.update(0.1, 10.0, true);
+        assert!((average.completion_s - 1.0).abs() < 1e-12);
+        assert_eq!(average.success, 1.0);
+        average.update(0.1, 10.0, false);
+        assert!((average.completion_s - 1.9).abs() < 1e-12);
+        assert!((average.success - 0.9).abs() < 1e-12);
+    }
+}
