@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Repository chores")]
+#[command(name = "xtask", bin_name = "cargo xtask", about = "Repository chores")]
 struct Arguments {
     #[command(subcommand)]
     chore: Chore,
