@@ -1,2 +1,41 @@
-//! The filch command.
-fn main() {}
+//! The `filch` command: arguments in, output and an exit status out. Everything else lives in the libraries.
+//!
+//! Each subcommand is a module with its arguments and a `run`; it returns what to exit with and never exits itself.
+
+mod completions;
+mod config_command;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// One work-stealing scheduler, from threads to clusters.
+#[derive(Debug, Parser)]
+#[command(name = "filch", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Config(config_command::Args),
+    Completions(completions::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Config(args) => config_command::run(args),
+        Command::Completions(args) => completions::run(&args),
+    };
+    match result {
+        Ok(status) => status,
+        // The reader of our output, such as `head`, has seen enough; that is no failure.
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&format!("{error:#}"), None);
+            ExitCode::FAILURE
+        }
+    }
+}

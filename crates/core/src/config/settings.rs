@@ -2,7 +2,8 @@
 //!
 //! The key names and defaults of `load_balancing` and `stealing` are those users already know from the
 //! documents filch grew out of, so their files load as they stand. The reference and the JSON schema are made
-//! from the doc comments here. Values in a [`Config`] have been checked; see [`super::validate`].
+//! from the doc comments and bounds here. A [`Config`] that was loaded has been checked; one built in code is
+//! checked by [`Config::validate`].
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Span;
 
-/// A complete, checked configuration.
+/// A complete configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -53,7 +54,7 @@ pub enum Profile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadBalancing {
-    /// `pull`: idle workers take work; `push`: the scheduler rebalances; `hybrid`: both.
+    /// Which side starts a move of work.
     pub strategy: Strategy,
     /// When a worker counts as busy or idle, and when the scheduler intervenes.
     pub thresholds: Thresholds,
@@ -65,7 +66,7 @@ pub struct LoadBalancing {
     pub priority: PriorityRules,
 }
 
-/// Which side starts a move of work.
+/// Who starts a move of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
@@ -101,8 +102,10 @@ pub struct Thresholds {
     /// A worker with fewer queued tasks than this is idle.
     pub idle_threshold: u32,
     /// Seconds between two looks at the balance.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub rebalance_interval_sec: f64,
     /// The scheduler intervenes when longest queue / max(shortest queue, 1) is above this. Must be above 1.
+    #[schemars(extend("exclusiveMinimum" = 1))]
     pub severe_imbalance_ratio: f64,
     /// What is compared: numbers of queued tasks, or seconds of queued work with hysteresis and a look at cost and benefit.
     pub rebalance_by: RebalanceBy,
@@ -166,6 +169,7 @@ pub struct Capabilities {
     /// Whether a worker's success rate counts in the `best_fit` score.
     pub consider_history: bool,
     /// How much it counts, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub history_weight: f64,
 }
 
@@ -192,7 +196,8 @@ pub enum Matching {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PriorityRules {
-    /// Tasks submitted with this priority or a higher one are high-priority.
+    /// Tasks submitted with this priority or a higher one are high-priority; 6 means none is.
+    #[schemars(range(min = 1, max = 6))]
     pub high_priority_threshold: u8,
     /// High-priority tasks are never stolen or rebalanced.
     pub preserve_high_priority: bool,
@@ -212,17 +217,19 @@ pub struct Stealing {
     pub strategy: VictimStrategy,
     /// How long a thief waits for an answer.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
     pub steal_timeout: Span,
     /// First pause between two tries of one steal.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub retry_backoff: Span,
     /// Victims tried in one steal.
+    #[schemars(range(min = 1))]
     pub max_retries: u32,
     /// A victim keeps at least this many queued tasks.
     pub min_local_queue: u32,
     /// A worker steals only while its own load (queued and running tasks per slot) is below this.
+    #[schemars(range(min = 0.0))]
     pub steal_threshold: f64,
     /// `power_of_two` and `adaptive` refuse victims with fewer queued tasks than this.
     pub min_victim_queue: u32,
@@ -230,17 +237,18 @@ pub struct Stealing {
     pub take: Take,
     /// First pause after a search that found nothing.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
     pub backoff_base: Span,
     /// Longest pause after searches that found nothing.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub backoff_max: Span,
     /// Pauses are lengthened or shortened by up to this share.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub backoff_jitter: f64,
     /// How often workers learn of each other.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
     pub discovery_interval: Span,
 }
 
@@ -295,16 +303,17 @@ pub enum Take {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scheduling {
-    /// `late`: tasks wait centrally until a worker has room; `push`: they go to a worker's queue at submission.
+    /// When a task is bound to a worker.
     /// A file with a `load_balancing` section means `push` unless this is set.
     pub bind: Bind,
     /// The placement policy: a name, or a name with options.
+    /// A file with a `load_balancing` section means `best_fit`, the formula those settings were made for, unless this is set.
     pub policy: PolicySpec,
     /// Policies for single task types, by the type's name.
     pub per_type: BTreeMap<String, PolicySpec>,
     /// A task that waited this long in its level rises to the next; `0s` turns aging off.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub aging_interval: Span,
     /// Jobs of the same level take turns by the work they have received; otherwise first come, first served.
     pub fair_share: bool,
@@ -312,13 +321,14 @@ pub struct Scheduling {
     pub hopeless_deadlines: Hopeless,
     /// The duration assumed for tasks nobody has an estimate for.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
     pub default_estimate: Span,
     /// A task too wide for every worker right now gets a reservation in time once it waited this long.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub reserve_after: Span,
     /// The best workers of each class that a policy looks at.
+    #[schemars(range(min = 1))]
     pub candidates_per_class: u32,
 }
 
@@ -342,7 +352,7 @@ impl Default for Scheduling {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bind {
-    /// When a worker has room for it.
+    /// When a worker has room for it; until then it waits centrally.
     #[default]
     Late,
     /// At submission, into the worker's queue.
@@ -365,6 +375,7 @@ pub enum Hopeless {
 #[serde(untagged)]
 pub enum PolicySpec {
     /// Just the name.
+    #[schemars(extend("enum" = super::policies::names()))]
     Name(String),
     /// The name and options.
     Options(PolicyOptions),
@@ -387,6 +398,7 @@ impl PolicySpec {
 pub struct PolicyOptions {
     /// The policy's name.
     #[serde(rename = "type")]
+    #[schemars(extend("enum" = super::policies::names()))]
     pub kind: String,
     /// `composite`: the parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -396,34 +408,43 @@ pub struct PolicyOptions {
     pub model: Option<AdaptiveModel>,
     /// `adaptive` with `ewma`: weight of the newest observation (0.1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0))]
     pub alpha: Option<f64>,
     /// `batch`: tasks given to one worker before the next (4).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub batch_size: Option<u32>,
     /// `work_stealing`: a victim has more queued tasks than this (2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steal_threshold: Option<u32>,
     /// `best_fit`: weight of the success rate (`history_weight` of `capabilities`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub history_weight: Option<f64>,
     /// `expected_completion`, `deadline`: standard deviations added to the expected duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0))]
     pub beta: Option<f64>,
     /// `expected_completion`: seconds one unit of cost is worth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0))]
     pub lambda_cost: Option<f64>,
     /// `expected_completion`: weight of the seconds a deadline would be missed by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0))]
     pub lambda_deadline: Option<f64>,
     /// `expected_completion`: weight of the fragmentation a placement causes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0))]
     pub lambda_fragmentation: Option<f64>,
 }
 
 /// One part of a composite policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
 pub struct WeightedPolicy {
     /// Its share of the score; the weights of a composite must not sum to 0.
+    #[schemars(range(min = 0.0))]
     pub weight: f64,
     /// The policy and its options.
     #[serde(flatten)]
@@ -446,24 +467,26 @@ pub enum AdaptiveModel {
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Most tasks that may wait; beyond it submissions are refused with a "retry after".
+    #[schemars(range(min = 1))]
     pub max_queued: u64,
     /// A task no registered worker can ever run is requeued this often, each time with lower priority, then fails.
     pub max_requeue_attempts: u32,
     /// Pause between two such tries.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub requeue_interval: Span,
     /// How long a silent worker's exclusive tasks wait before they are given to another.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
     pub lease: Span,
     /// A worker is set aside after this many failures in a row; 0 turns it off.
     pub quarantine_after: u32,
     /// How long it is set aside the first time; doubled each time.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub quarantine: Span,
     /// Limit of a concurrency key that was given none.
+    #[schemars(range(min = 1))]
     pub key_limit: u32,
     /// Placement decisions remembered for explanations.
     pub decisions_kept: u32,
@@ -473,7 +496,7 @@ pub struct Limits {
     pub samples_kept: u32,
     /// Pause between two samples; `0s` takes none.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub sample_interval: Span,
 }
 
@@ -503,23 +526,19 @@ pub struct Retry {
     pub max_retries: u32,
     /// Pause before the first retry; doubled each time.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub backoff: Span,
     /// Longest pause.
     #[serde(with = "super::span")]
-    #[schemars(with = "String")]
+    #[schemars(schema_with = "super::span::schema")]
     pub backoff_max: Span,
     /// Pauses are lengthened or shortened by up to this share.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub jitter: f64,
 }
 
 impl Default for Retry {
     fn default() -> Self {
-        Retry {
-            max_retries: 0,
-            backoff: Span::from_millis(100),
-            backoff_max: Span::from_secs(60),
-            jitter: 0.5,
-        }
+        Retry { max_retries: 0, backoff: Span::from_millis(100), backoff_max: Span::from_secs(60), jitter: 0.5 }
     }
 }

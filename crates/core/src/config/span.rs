@@ -1,8 +1,19 @@
 //! Spans in configuration: `250ms`, `1.5s`, `2m`, or a bare number of seconds.
+//!
+//! Read exactly, digit by digit: a detour through floating point would turn `15us` into 14,999 ns.
 
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserializer, Serializer, de};
 
 use crate::time::Span;
+
+/// What a span looks like as text; kept beside [`parse`], which decides.
+const PATTERN: &str = r"^\s*\d+(\.\d+)?\s*(ns|us|µs|ms|s|m|min|h|d)?\s*$";
+
+/// The schema of a span. Numbers are seconds, so a bound such as `exclusiveMinimum` speaks of seconds too.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": ["string", "number"], "pattern": PATTERN, "minimum": 0 })
+}
 
 /// Reads a span as people write it.
 ///
@@ -10,22 +21,45 @@ use crate::time::Span;
 /// Says what was expected when `text` is not a non-negative number with one of the known units.
 pub(crate) fn parse(text: &str) -> Result<Span, String> {
     let trimmed = text.trim();
-    let split = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
+    let split = trimmed.find(|c: char| c.is_alphabetic()).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
-    let factor = match unit.trim() {
-        "" | "s" => 1.0,
-        "ns" => 1e-9,
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86400.0,
-        _ => return Err(format!("`{text}` is no duration: expected a number and ns, us, ms, s, m, h or d")),
+    let nanos_per_unit: u128 = match unit {
+        "" | "s" => 1_000_000_000,
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "m" | "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        "d" => 86_400_000_000_000,
+        _ => return Err("a duration is a number and ns, us, ms, s, m, h or d, such as `250ms`".to_owned()),
     };
-    match number.trim().parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(Span::from_secs_f64(value * factor)),
-        _ => Err(format!("`{text}` is no duration: expected a non-negative number and a unit, such as `250ms`")),
+    let nanos = decimal(number.trim(), nanos_per_unit)
+        .ok_or_else(|| "a duration is a non-negative number and a unit, such as `250ms`".to_owned())?;
+    u64::try_from(nanos).map(Span::from_nanos).map_err(|_| "a duration is shorter than 500 years".to_owned())
+}
+
+/// A decimal number times `unit`, rounded down; `None` if it is not one. Saturates.
+fn decimal(text: &str, unit: u128) -> Option<u128> {
+    let (whole, fraction) = match text.split_once('.') {
+        Some((whole, fraction)) if !fraction.is_empty() => (whole, fraction),
+        Some(_) => return None,
+        None => (text, ""),
+    };
+    if whole.is_empty() || !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) {
+        return None;
     }
+    let mut total: u128 = 0;
+    for digit in whole.bytes() {
+        total = total.saturating_mul(10).saturating_add(u128::from(digit - b'0'));
+    }
+    total = total.saturating_mul(unit);
+    // Eighteen digits reach below a nanosecond even of a day, and keep the arithmetic far from overflow.
+    let (mut part, mut scale): (u128, u128) = (0, 1);
+    for digit in fraction.bytes().take(18) {
+        part = part * 10 + u128::from(digit - b'0');
+        scale *= 10;
+    }
+    Some(total.saturating_add(part * unit / scale))
 }
 
 pub(crate) fn serialize<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
@@ -43,7 +77,7 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
             parse(text).map_err(E::custom)
         }
         fn visit_u64<E: de::Error>(self, secs: u64) -> Result<Span, E> {
-            Ok(Span::from_secs(secs))
+            parse(&secs.to_string()).map_err(E::custom)
         }
         fn visit_i64<E: de::Error>(self, secs: i64) -> Result<Span, E> {
             parse(&secs.to_string()).map_err(E::custom)
@@ -53,4 +87,62 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         }
     }
     deserializer.deserialize_any(Visitor)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn people_s_notations_are_read() {
+        let cases = [
+            ("250ms", Span::from_millis(250)),
+            ("1.5s", Span::from_millis(1500)),
+            (" 2 m ", Span::from_secs(120)),
+            ("2min", Span::from_secs(120)),
+            ("1h", Span::from_secs(3600)),
+            ("0.5d", Span::from_secs(43200)),
+            ("15us", Span::from_micros(15)),
+            ("300us", Span::from_micros(300)),
+            ("300µs", Span::from_micros(300)),
+            ("7ns", Span::from_nanos(7)),
+            ("1.05ms", Span::from_nanos(1_050_000)),
+            ("3", Span::from_secs(3)),
+            ("0", Span::ZERO),
+        ];
+        for (text, span) in cases {
+            assert_eq!(parse(text), Ok(span), "{text}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        for text in [
+            "",
+            "s",
+            "-1s",
+            "1 fortnight",
+            "nan",
+            "inf",
+            "1e3s",
+            "1.",
+            ".5s",
+            "1.2.3s",
+            "+1s",
+            "1,5s",
+            "9999999999999d",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(nanos in any::<u64>()) {
+            let span = Span::from_nanos(nanos);
+            prop_assert_eq!(parse(&span.to_string()), Ok(span));
+        }
+    }
 }

@@ -1,0 +1,44 @@
+//! Writing to the terminal: colour only where it is seen, and no panic when the reader goes away.
+
+use std::io::{self, Write as _};
+
+use anstyle::{AnsiColor, Style};
+use filch_core::config::{ConfigErrors, Palette};
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const PLACE: Style = Style::new().bold();
+const MARGIN: Style = AnsiColor::Cyan.on_default();
+
+/// Writes to standard output.
+///
+/// # Errors
+/// When nobody reads it any more, or the disk behind it is full.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Writes `error: …` to standard error, with a line of help if there is one.
+pub(crate) fn error(message: &str, help: Option<&str>) {
+    let help = help.map(|help| format!("{MARGIN}      help:{MARGIN:#} {help}\n")).unwrap_or_default();
+    complain(&format!("{ERROR}error:{ERROR:#} {message}\n{help}"));
+}
+
+/// Writes the problems of a configuration to standard error.
+pub(crate) fn config_errors(errors: &ConfigErrors) {
+    let [error, place, margin] = [ERROR, PLACE, MARGIN].map(|style| style.render().to_string());
+    let reset = ERROR.render_reset().to_string();
+    complain(&errors.render(&Palette { error: &error, place: &place, margin: &margin, reset: &reset }));
+}
+
+fn complain(text: &str) {
+    // Nothing is left to do when even standard error is closed; the exit status still tells.
+    let _ = anstream::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Whether the cause is that nobody reads the output any more.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(broken))
+}

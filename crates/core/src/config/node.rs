@@ -1,0 +1,200 @@
+//! A YAML or JSON document as a tree that remembers where each key and value stood.
+//!
+//! YAML itself is read by `serde-saphyr`, with a budget that keeps hostile input (deep nesting, alias bombs) cheap.
+//! The tree knows nothing of settings; [`super::check`] compares it with the schema.
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{
+    DuplicateKeyPolicy, Error, Location, MessageFormatter, NonFiniteFloatPolicy, Spanned, UserMessageFormatter,
+};
+
+/// A configuration has far fewer levels than this.
+const MAX_DEPTH: usize = 32;
+/// Events, nodes and replayed aliases a document may have; a configuration has a few hundred.
+const MAX_EVENTS: usize = 200_000;
+
+/// Where something stands: line and column from 1, length in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) line: usize,
+    pub(super) column: usize,
+    pub(super) length: usize,
+}
+
+/// A value and, if it came from text, where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) mark: Option<Mark>,
+    pub(super) value: Value,
+}
+
+/// What a node holds.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+/// Why a text is not a usable document.
+#[derive(Debug)]
+pub(super) struct SyntaxError {
+    pub(super) mark: Option<Mark>,
+    pub(super) message: String,
+    pub(super) help: Option<String>,
+}
+
+/// Reads YAML. A key given twice does not stop it: the first one counts and the mistake comes back beside the tree.
+///
+/// # Errors
+/// The first place where the text is not YAML, or exceeds the budget.
+pub(super) fn from_yaml(text: &str) -> Result<(Node, Option<SyntaxError>), SyntaxError> {
+    match read(text, DuplicateKeyPolicy::Error) {
+        Ok(node) => Ok((node, None)),
+        Err(error) if matches!(error.without_snippet(), Error::DuplicateMappingKey { .. }) => {
+            let duplicate = describe(&error);
+            read(text, DuplicateKeyPolicy::FirstWins)
+                .map(|node| (node, Some(duplicate)))
+                .map_err(|error| describe(&error))
+        }
+        Err(error) => Err(describe(&error)),
+    }
+}
+
+fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Node, Error> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_events: MAX_EVENTS,
+            max_nodes: MAX_EVENTS,
+            max_documents: 2,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: MAX_EVENTS,
+            max_replay_stack_depth: MAX_DEPTH,
+        },
+        duplicate_keys: duplicate_keys,
+        strict_booleans: true,
+        // Handed on so that the check can say which setting must be finite.
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options).map(Node::from)
+}
+
+fn describe(error: &Error) -> SyntaxError {
+    let mark = error.location().and_then(mark_of);
+    let (message, help) = match error.without_snippet() {
+        Error::DuplicateMappingKey { key, .. } => {
+            let key = key.as_deref().unwrap_or("?");
+            (format!("the key `{key}` is given twice"), Some("keep one of the two"))
+        }
+        Error::MultipleDocuments { .. } => {
+            ("expected one document, found another one".to_owned(), Some("remove what follows `---` or `...`"))
+        }
+        Error::UnknownAnchor { .. } => {
+            ("this alias names an anchor that does not exist".to_owned(), Some("define it above with `&name`"))
+        }
+        other => (format!("not valid YAML: {}", UserMessageFormatter.format_message(other)), None),
+    };
+    SyntaxError { mark, message, help: help.map(str::to_owned) }
+}
+
+fn mark_of(location: Location) -> Option<Mark> {
+    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    (location != Location::UNKNOWN).then(|| Mark {
+        line: number(location.line()),
+        column: number(location.column()),
+        length: number(location.span().len()),
+    })
+}
+
+impl From<Spanned<Value>> for Node {
+    fn from(spanned: Spanned<Value>) -> Node {
+        Node { mark: mark_of(spanned.referenced), value: spanned.value }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a value")
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Int(value.into()))
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Int(value.into()))
+    }
+    fn visit_i128<E>(self, value: i128) -> Result<Value, E> {
+        Ok(Value::Int(value))
+    }
+    fn visit_u128<E>(self, value: u128) -> Result<Value, E> {
+        Ok(Value::Int(i128::try_from(value).unwrap_or(i128::MAX)))
+    }
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Text(value.to_owned()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element::<Spanned<Value>>()? {
+            items.push(Node::from(item));
+        }
+        Ok(Value::List(items))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((key, value)) = access.next_entry::<Spanned<Value>, Spanned<Value>>()? {
+            entries.push((Node::from(key), Node::from(value)));
+        }
+        Ok(Value::Map(entries))
+    }
+}
+
+/// The tree of settings that were built in code. JSON has no way to write NaN or infinity and says `null` instead;
+/// as no setting that is written out can be null, every `null` here stands for one of those.
+pub(super) fn from_json(json: &serde_json::Value) -> Node {
+    use serde_json::Value as Json;
+    let value = match json {
+        Json::Null => Value::Float(f64::NAN),
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => match (number.as_i128(), number.as_f64()) {
+            (Some(whole), _) => Value::Int(whole),
+            (None, float) => Value::Float(float.unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Array(items) => Value::List(items.iter().map(from_json).collect()),
+        Json::Object(entries) => Value::Map(entries.iter().map(|(key, value)| (text(key), from_json(value))).collect()),
+    };
+    Node { mark: None, value }
+}
+
+fn text(key: &str) -> Node {
+    Node { mark: None, value: Value::Text(key.to_owned()) }
+}
