@@ -13,4 +13,5 @@ pub(crate) struct Generated {
 
 /// Every generated file of the repository, for example
 /// `Generated { path: "docs/config-reference.md", generate: filch_core::config::reference }`.
-pub(crate) const FILES: &[Generated] = &[];
+pub(crate) const FILES: &[Generated] =
+    &[Generated { path: "docs/config-reference.md", generate: filch_core::config::reference }];

@@ -75,7 +75,8 @@ impl CapabilityBits {
 
     /// Capabilities beyond those in `requires` and `skills`, counting shared ones once.
     pub(crate) fn spare(&self, requires: &CapabilitySet, skills: &CapabilitySet) -> u32 {
-        let extra = skills.ids().iter().filter(|id| self.has(**id) && requires.ids().binary_search(id).is_err()).count();
+        let extra =
+            skills.ids().iter().filter(|id| self.has(**id) && requires.ids().binary_search(id).is_err()).count();
         self.count - self.shared(requires) - extra as u32
     }
 }

@@ -126,8 +126,12 @@ impl Scheduler {
             State::KeyWaiting => ensure!(self.keys.is_waiting(task.key, place), "{id} does not wait for its key"),
             State::AtWorker => {
                 let worker = self.workers.get(task.worker);
-                ensure!(worker.is_some_and(|worker| worker.queue.contains(&place)), "{id} is not in its worker's queue");
+                ensure!(
+                    worker.is_some_and(|worker| worker.queue.contains(&place)),
+                    "{id} is not in its worker's queue"
+                );
                 ensure!(!keyed || task.flags.has(Flags::PINNED), "{id} has a key and left the central queue");
+                ensure!(!keyed || self.keys.is_offered(task.key, place), "{id} queues without being offered its key");
             }
             State::Backoff => ensure!(self.timers.contains(task.since, Timer::Retry(id)), "{id} has no retry timer"),
             State::Parked => {

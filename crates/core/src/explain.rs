@@ -173,7 +173,8 @@ impl Scheduler {
                 let (status, cause) = self.tasks.outcome(task)?;
                 let mut settled = self.bare_explanation(task, status, cause);
                 if cause == Cause::NoWorker {
-                    settled.refused_by = self.tasks.extra(task.slot).map(|extra| extra.refused_by.clone()).unwrap_or_default();
+                    settled.refused_by =
+                        self.tasks.extra(task.slot).map(|extra| extra.refused_by.clone()).unwrap_or_default();
                 }
                 settled.failures = self.failures_of(task.slot);
                 return Some(settled);

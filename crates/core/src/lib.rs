@@ -38,13 +38,11 @@ mod worker;
 
 pub use action::{Action, Lack, ParentName, Record, Refusal};
 pub use capabilities::{CapabilitySet, matching_for};
-pub use config::Config;
 pub use check::Violation;
+pub use config::Config;
 pub use event::{Event, Remaining, WorkerChange};
 pub use explain::{CandidateFate, Decision, DecisionCandidate, Explanation, Reason};
-pub use ids::{
-    AffinityId, CapabilityId, JobId, KeyId, KindId, Names, ResourceId, Table, TaskId, TypeId, WorkerId,
-};
+pub use ids::{AffinityId, CapabilityId, JobId, KeyId, KindId, Names, ResourceId, Table, TaskId, TypeId, WorkerId};
 pub use metrics::{Concern, Health, Metrics, Sample};
 pub use resources::{Amount, Demand, Vector};
 pub use rng::Rng;

@@ -159,7 +159,11 @@ impl Vector {
 
     /// The non-zero amounts.
     pub fn iter(&self) -> impl Iterator<Item = (ResourceId, Amount)> + '_ {
-        self.0.iter().enumerate().filter(|entry| *entry.1 > 0).map(|(i, &amount)| (ResourceId(i as u32), Amount(amount)))
+        self.0
+            .iter()
+            .enumerate()
+            .filter(|entry| *entry.1 > 0)
+            .map(|(i, &amount)| (ResourceId(i as u32), Amount(amount)))
     }
 }
 

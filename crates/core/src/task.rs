@@ -159,10 +159,7 @@ impl Status {
     /// Whether nothing more will happen to the task.
     #[must_use]
     pub const fn is_settled(self) -> bool {
-        matches!(
-            self,
-            Status::Completed | Status::Failed | Status::Cancelled | Status::Skipped | Status::Returned
-        )
+        matches!(self, Status::Completed | Status::Failed | Status::Cancelled | Status::Skipped | Status::Returned)
     }
 
     /// The status in one lower-case word.

@@ -228,7 +228,7 @@ pub struct Stealing {
     pub max_retries: u32,
     /// A victim keeps at least this many queued tasks.
     pub min_local_queue: u32,
-    /// A worker steals only while its own load (queued and running tasks per slot) is below this.
+    /// A worker steals only while its own load (queued tasks per slot) is below this.
     #[schemars(range(min = 0.0))]
     pub steal_threshold: f64,
     /// `power_of_two` and `adaptive` refuse victims with fewer queued tasks than this.

@@ -41,12 +41,7 @@ impl Bench {
             spare: 0,
             success_rate: 1.0,
             average: MovingAverage::default(),
-            estimate: Estimate {
-                duration: Span::from_secs(1),
-                spread: Span::ZERO,
-                success: 1.0,
-                samples: 0,
-            },
+            estimate: Estimate { duration: Span::from_secs(1), spread: Span::ZERO, success: 1.0, samples: 0 },
             cost_rate: 1.0,
             weight: 1.0,
             assigned: 0,
@@ -214,9 +209,8 @@ fn expected_completion_adds_wait_cold_run_and_retries() {
 #[test]
 fn expected_completion_evens_out_resources_at_equal_time() {
     let mut bench = Bench::new();
-    let units = |cpus, memory| {
-        [(ResourceId::CPUS, Amount::from_units(cpus)), (ResourceId::MEMORY, Amount::from_units(memory))]
-    };
+    let units =
+        |cpus, memory| [(ResourceId::CPUS, Amount::from_units(cpus)), (ResourceId::MEMORY, Amount::from_units(memory))];
     bench.capacity = Vector::new(units(4, 4));
     bench.demand = Demand::new(units(2, 0));
     let cpu_heavy = Vector::new(units(2, 0));

@@ -131,8 +131,15 @@ impl Scheduler {
             busy_threshold = options.steal_threshold.unwrap_or(2);
             stealing.strategy = crate::config::VictimStrategy::MostLoaded;
         }
-        let common =
-            Job { generation: 0, open: 0, closed: false, weight: 1.0, received: 0, array: None, members: BTreeSet::new() };
+        let common = Job {
+            generation: 0,
+            open: 0,
+            closed: false,
+            weight: 1.0,
+            received: 0,
+            array: None,
+            members: BTreeSet::new(),
+        };
         let mut jobs = Slab::default();
         jobs.insert(common);
         let mut scheduler = Scheduler {

@@ -42,30 +42,16 @@ impl Scheduler {
         debug_assert!(matches!(task.state, State::Blocked), "only tasks that are nowhere are queued");
         task.ready_at = now;
         let (signature, key, pinned) = (task.signature, task.key, task.flags.has(Flags::PINNED));
-        let home = if pinned { self.tasks.extra(slot).and_then(|extra| extra.pin) } else { None };
-        if let Some(id) = home {
-            match self.worker_slot(id) {
-                Ok(worker) => {
-                    self.counters.queued += 1;
-                    self.put_at_worker(slot, worker);
-                    self.notify(slot, Status::Queued, cause, actions);
-                    self.serve(worker, actions);
-                }
-                Err(_) => self.settle(slot, Status::Failed, Cause::NoWorker, actions),
-            }
-            return;
-        }
-        if !self.has_host(signature) && self.workers.len() > 0 {
+        if !pinned && !self.has_host(signature) && self.workers.len() > 0 {
             self.park(slot, actions);
             return;
         }
         self.counters.queued += 1;
-        if key != NONE && !self.arrive_at_key(slot) {
-            self.notify(slot, Status::Queued, cause, actions);
-            return;
-        }
+        let may_queue = key == NONE || self.arrive_at_key(slot);
         self.notify(slot, Status::Queued, cause, actions);
-        self.offer(slot, actions);
+        if may_queue {
+            self.offer(slot, actions);
+        }
     }
 
     /// Asks the task's key whether it may queue; if not it waits there.
@@ -75,8 +61,13 @@ impl Scheduler {
         match self.keys.arrive(task.key, place) {
             Arrival::Offered => true,
             Arrival::Instead(other) => {
-                // The other one steps back: out of its lane, but still queued.
-                self.leave_lane(other);
+                // The other one steps back: out of its lane or its worker's queue, but still queued.
+                if self.tasks.at(other).state == State::AtWorker {
+                    self.leave_worker_queue(other);
+                    self.age_enter(other);
+                } else {
+                    self.leave_lane(other);
+                }
                 self.tasks.at_mut(other).state = State::KeyWaiting;
                 true
             }
@@ -97,6 +88,10 @@ impl Scheduler {
 
     /// Finds a worker for a task that may queue, or a place in a queue.
     pub(super) fn offer(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        if self.tasks.at(slot).flags.has(Flags::PINNED) {
+            self.offer_to_pinned(slot, actions);
+            return;
+        }
         let task = self.tasks.at(slot);
         let bound_late = task.key != NONE || task.flags.has(Flags::EXCLUSIVE);
         if self.push_bound() && !bound_late {
@@ -116,6 +111,24 @@ impl Scheduler {
             }
         }
         self.put_in_lane(slot);
+    }
+
+    /// A pinned task goes to its worker's queue, or fails if that worker has gone.
+    fn offer_to_pinned(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        let home = self.tasks.extra(slot).and_then(|extra| extra.pin);
+        if let Some(worker) = home.and_then(|id| self.worker_slot(id).ok()) {
+            self.put_at_worker(slot, worker);
+            self.serve(worker, actions);
+            return;
+        }
+        let task = self.tasks.at(slot);
+        let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
+        self.counters.queued -= 1;
+        let next = if key == NONE { None } else { self.keys.leave(key, place) };
+        self.settle(slot, Status::Failed, Cause::NoWorker, actions);
+        if let Some(next) = next {
+            self.offer_from_key(next, actions);
+        }
     }
 
     /// Puts a task into the central queue.
@@ -262,7 +275,8 @@ impl Scheduler {
             if self.classes[class].can_ever(signature).is_err() {
                 continue;
             }
-            let fits = directory.workers(class).take(WORKERS_LOOKED_AT).filter(|&at| self.is_candidate(slot, at, wanted));
+            let fits =
+                directory.workers(class).take(WORKERS_LOOKED_AT).filter(|&at| self.is_candidate(slot, at, wanted));
             found.extend(fits.take(per_class));
             eligible += 1;
             if eligible == CLASSES_SCORED {
@@ -322,7 +336,8 @@ impl Scheduler {
             return None;
         }
         let (winner, decision) = {
-            let views: SmallVec<[WorkerView<'_>; 8]> = candidates.iter().map(|&at| self.worker_view(slot, at)).collect();
+            let views: SmallVec<[WorkerView<'_>; 8]> =
+                candidates.iter().map(|&at| self.worker_view(slot, at)).collect();
             let task = self.task_view(slot);
             let policy = &*self.placement(self.signatures[self.tasks.at(slot).signature].task_type).policy;
             let mut scores = Vec::with_capacity(views.len());

@@ -211,9 +211,11 @@ impl Ready {
 
     /// Every lane: signature, level and job, in no particular order.
     pub(crate) fn lanes(&self) -> Vec<(u32, u8, u32)> {
-        let jobs = self.levels.iter().zip(1u8..).flat_map(|(queue, level)| {
-            queue.jobs.iter().map(move |(&job, lanes)| (level, job, lanes))
-        });
+        let jobs = self
+            .levels
+            .iter()
+            .zip(1u8..)
+            .flat_map(|(queue, level)| queue.jobs.iter().map(move |(&job, lanes)| (level, job, lanes)));
         jobs.flat_map(|(level, job, lanes)| lanes.lanes.keys().map(move |&signature| (signature, level, job))).collect()
     }
 

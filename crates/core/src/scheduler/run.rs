@@ -61,12 +61,7 @@ impl Scheduler {
         self.ready.charge(job, received);
         self.counters.assigned(waited);
         actions.push(Action::Assign { worker: id, task: task_id, attempt, payload, index });
-        actions.push(Action::Notify {
-            task: task_id,
-            status: Status::Assigned,
-            worker: Some(id),
-            cause: Cause::None,
-        });
+        actions.push(Action::Notify { task: task_id, status: Status::Assigned, worker: Some(id), cause: Cause::None });
         self.persist(Record::Assigned { task: task_id, attempt, worker: id, at: now }, actions);
         if element && key != NONE {
             self.element_left(job, actions);
@@ -249,12 +244,7 @@ impl Scheduler {
         self.signatures[ghost.signature].users += 1;
         self.workers[at].ghosts.push(ghost);
         self.tasks.at_mut(slot).worker = NONE;
-        actions.push(Action::Revoke {
-            worker: self.worker_id(at),
-            task: ghost.task,
-            attempt: ghost.attempt,
-            cause,
-        });
+        actions.push(Action::Revoke { worker: self.worker_id(at), task: ghost.task, attempt: ghost.attempt, cause });
         self.ghosts.insert((ghost.task, ghost.attempt), at);
         self.relist(at);
     }

@@ -179,10 +179,14 @@ impl Scheduler {
         let worker = &self.workers[at];
         let capacity = &self.classes[worker.class].capacity;
         let demand = &self.signatures[self.tasks.at(slot).signature].demand;
-        let mut ends: Vec<(Time, u32)> = worker.running.iter().map(|&running| {
-            let task = self.tasks.at(running);
-            ((task.since + task.planned).max(self.now), task.signature)
-        }).collect();
+        let mut ends: Vec<(Time, u32)> = worker
+            .running
+            .iter()
+            .map(|&running| {
+                let task = self.tasks.at(running);
+                ((task.since + task.planned).max(self.now), task.signature)
+            })
+            .collect();
         ends.sort_unstable();
         let mut reserved: Vector = worker.reserved.clone();
         for (end, signature) in ends {
@@ -228,7 +232,7 @@ impl Scheduler {
         }
     }
 
-    fn take_from_lane(&mut self, slot: u32) {
+    pub(super) fn take_from_lane(&mut self, slot: u32) {
         self.leave_lane(slot);
         self.age_leave(slot);
         self.counters.queued -= 1;

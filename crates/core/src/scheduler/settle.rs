@@ -108,7 +108,6 @@ impl Scheduler {
         let task = self.tasks.at(slot);
         let (key, place, job) = (task.key, queue_key(task.level, task.order(), slot), task.job);
         let element = task.flags.has(Flags::ELEMENT);
-        let keyed = key != NONE && task.state != State::AtWorker;
         match task.state {
             State::Central => {
                 self.leave_lane(slot);
@@ -119,7 +118,7 @@ impl Scheduler {
         }
         self.counters.queued -= 1;
         self.tasks.at_mut(slot).state = State::Blocked;
-        if keyed {
+        if key != NONE {
             if let Some(next) = self.keys.leave(key, place) {
                 self.offer_from_key(next, actions);
             }

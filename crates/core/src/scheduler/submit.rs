@@ -86,7 +86,7 @@ impl Scheduler {
         }
 
         let ranked = graph.iter().any(|task| !task.parents.is_empty() || task.spec.estimate.is_some());
-        let job = self.new_job(1.0, true);
+        let job = self.new_job(1.0);
         actions.push(Action::Opened { job: self.job_id(job) });
         let mut slots = vec![NONE; graph.len()];
         let mut inside = Vec::with_capacity(graph.len());
@@ -108,7 +108,7 @@ impl Scheduler {
                 self.admit(id.slot, outside[at].failed, hopeless[at], actions);
             }
         }
-        self.job_may_be_done(job, actions);
+        self.seal_job(job, actions);
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl Scheduler {
             return Err(Refusal::Invalid("an array can neither be pinned to a worker nor join a job".to_owned()));
         }
         let hopeless = self.check_deadline(&template, 0, Span::ZERO)?;
-        let job = self.new_job(1.0, true);
+        let job = self.new_job(1.0);
         let id = self.job_id(job);
         actions.push(Action::Opened { job: id });
         let signature = self.intern_signature(&template);
@@ -174,7 +174,7 @@ impl Scheduler {
         } else {
             self.queue_array(job, actions);
         }
-        self.job_may_be_done(job, actions);
+        self.seal_job(job, actions);
         Ok(())
     }
 
@@ -182,7 +182,7 @@ impl Scheduler {
         if !weight.is_finite() || weight <= 0.0 {
             return Err(Refusal::Invalid(format!("the weight of a job must be above 0, not {weight}")));
         }
-        let job = self.new_job(weight, false);
+        let job = self.new_job(weight);
         actions.push(Action::Opened { job: self.job_id(job) });
         Ok(())
     }
@@ -192,12 +192,17 @@ impl Scheduler {
         if slot == COMMON_JOB {
             return Err(Refusal::UnknownJob(job));
         }
-        self.jobs[slot].closed = true;
-        self.job_may_be_done(slot, actions);
+        self.seal_job(slot, actions);
         Ok(())
     }
 
-    fn new_job(&mut self, weight: f64, closed: bool) -> u32 {
+    /// Nothing will be added to a job. Only now can it be done: while it is filled, its first tasks may already end.
+    fn seal_job(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        self.jobs[slot].closed = true;
+        self.job_may_be_done(slot, actions);
+    }
+
+    fn new_job(&mut self, weight: f64) -> u32 {
         let slot = self.jobs.next_slot();
         if slot as usize >= self.job_generations.len() {
             self.job_generations.push(0);
@@ -208,7 +213,7 @@ impl Scheduler {
         self.jobs.insert(Job {
             generation,
             open: 0,
-            closed,
+            closed: false,
             weight,
             received: 0,
             array: None,

@@ -252,7 +252,7 @@ impl Scheduler {
         let after = queue_key(level + 1, order, slot);
         self.tasks.at_mut(slot).level = level + 1;
         self.counters.promotions += 1;
-        if key != NONE && state != State::AtWorker {
+        if key != NONE {
             self.keys.rename(key, before, after);
         }
         match state {
@@ -313,7 +313,7 @@ impl Scheduler {
     }
 
     /// Workers that wait for a task get elements, as the policy chooses.
-    fn serve_waiting_workers(&mut self, job: u32, actions: &mut Vec<Action>) {
+    pub(super) fn serve_waiting_workers(&mut self, job: u32, actions: &mut Vec<Action>) {
         while self.directories.iter().any(|directory| !directory.is_empty()) {
             let Some(array) = self.jobs.get(job).and_then(|job| job.array.as_ref()) else { return };
             if array.place != ArrayPlace::Lane || array.pending() == 0 {
@@ -428,6 +428,13 @@ impl Scheduler {
         };
         let (busy, idle) = self.busy_and_idle();
         let running = self.counters.running;
-        self.samples.push_back(Sample { at: self.now, queued: self.counters.queued, running, busy, idle, queue_lengths });
+        self.samples.push_back(Sample {
+            at: self.now,
+            queued: self.counters.queued,
+            running,
+            busy,
+            idle,
+            queue_lengths,
+        });
     }
 }

@@ -4,6 +4,8 @@ use std::hash::BuildHasher;
 
 use smallvec::SmallVec;
 
+use super::place::Wanted;
+use super::ready::{Found, Head};
 use super::{Class, Flags, Scheduler, State, Timer, Worker};
 use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
@@ -11,8 +13,8 @@ use crate::event::{Remaining, WorkerChange};
 use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
 use crate::resources::{Amount, Vector};
 use crate::task::{Cause, Status};
-use crate::tracker::MovingAverage;
 use crate::time::Span;
+use crate::tracker::MovingAverage;
 use crate::worker::{LoadReport, WorkerSpec, WorkerState};
 
 /// Parked tasks looked at when a new class of workers appears; the rest are found by their own timers.
@@ -110,7 +112,7 @@ impl Scheduler {
         at
     }
 
-    fn leave_class(&mut self, at: u32) {
+    fn leave_class(&mut self, at: u32, actions: &mut Vec<Action>) {
         self.classes[at].members -= 1;
         if self.classes[at].members > 0 {
             return;
@@ -122,11 +124,38 @@ impl Scheduler {
         self.classes.remove(at);
         self.class_age += 1;
         let fallback: Vec<u32> = self.fallback.iter().copied().collect();
+        let mut widened = Vec::new();
         for signature in fallback {
-            self.signatures[signature].best_shared = self.best_shared(&self.signatures[signature]);
+            let best = self.best_shared(&self.signatures[signature]);
+            if std::mem::replace(&mut self.signatures[signature].best_shared, best) > best {
+                widened.push(signature);
+            }
+        }
+        if !widened.is_empty() {
+            self.offer_again(&widened, actions);
         }
         if self.counters.queued > 0 {
             self.expect_orphans();
+        }
+    }
+
+    /// More workers may run tasks of these signatures than before: those that wait for work get it.
+    fn offer_again(&mut self, signatures: &[u32], actions: &mut Vec<Action>) {
+        let mut lanes = self.ready.lanes();
+        lanes.retain(|lane| signatures.contains(&lane.0));
+        lanes.sort_unstable_by_key(|&(signature, level, job)| (std::cmp::Reverse(level), job, signature));
+        for (signature, level, job) in lanes {
+            let lane = Found { level, job, signature, order: (0, 0, 0) };
+            while let Some(Head::Task(slot)) = self.ready.head(&lane) {
+                let candidates = self.candidates(slot, Wanted::Room);
+                let Some(worker) = self.decide(slot, &candidates, true) else { break };
+                self.take_from_lane(slot);
+                self.assign(slot, worker, actions);
+                self.relist(worker);
+            }
+            if self.ready.head(&lane) == Some(Head::Element) {
+                self.serve_waiting_workers(job, actions);
+            }
         }
     }
 
@@ -175,7 +204,7 @@ impl Scheduler {
         worker.slots = spec.slots;
         let class = self.enter_class(new_class(spec));
         let before = std::mem::replace(&mut self.workers[slot].class, class);
-        self.leave_class(before);
+        self.leave_class(before, actions);
         match (change.draining, self.workers[slot].state) {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
                 self.workers[slot].state = WorkerState::Draining;
@@ -288,14 +317,9 @@ impl Scheduler {
         // Running ones first, in the order they were handed out.
         let mut running = self.workers[at].running.clone();
         running.sort_unstable_by_key(|&slot| (self.tasks.at(slot).since, self.tasks.at(slot).sequence));
-        let queued: Vec<u32> = self.workers[at].queue.iter().map(|key| key.2).collect();
-        let mut left: Vec<TaskId> = Vec::with_capacity(running.len() + queued.len());
+        let mut left: Vec<TaskId> = Vec::with_capacity(running.len() + self.workers[at].queue.len());
         for slot in running {
             self.end_attempt(slot, actions);
-            left.push(self.tasks.id(slot));
-        }
-        for slot in queued {
-            self.leave_queue(slot, actions);
             left.push(self.tasks.id(slot));
         }
         let (used, slots) = (self.workers[at].used_slots(), self.workers[at].slots);
@@ -306,11 +330,16 @@ impl Scheduler {
             self.release_signature(ghost.signature);
             self.return_token(ghost.key, actions);
         }
+        // One by one: a task that leaves may let another in that is pinned here and waited for the same key.
+        while let Some(&(_, _, slot)) = self.workers[at].queue.first() {
+            self.leave_queue(slot, actions);
+            left.push(self.tasks.id(slot));
+        }
         self.counters.worker_went(&self.config.load_balancing.thresholds);
         let class = self.workers[at].class;
         self.workers.remove(at);
         self.estimator.forget(at as usize);
-        self.leave_class(class);
+        self.leave_class(class, actions);
         for id in left {
             let Some(slot) = self.tasks.find(id) else { continue };
             debug_assert_eq!(self.tasks.at(slot).state, State::Blocked);
