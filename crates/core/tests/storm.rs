@@ -2,6 +2,8 @@
 //!
 //! A failure prints the seed; run it again with `FILCH_STORM_SEED=N`.
 
+#![allow(clippy::disallowed_methods, reason = "a test may read the seed to replay from its surroundings")]
+
 use filch_core::config::{Bind, Matching, PolicySpec, Strategy, Take, VictimStrategy};
 use filch_core::{
     Action, AffinityId, Amount, CapabilityId, CapabilitySet, Config, Demand, Event, GraphTask, JobId, KeyId, KindId,

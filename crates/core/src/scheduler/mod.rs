@@ -249,7 +249,7 @@ impl Scheduler {
         let result = match event {
             Event::Tick => Ok(()),
             Event::Pull { worker, wait } => self.pull(worker, wait, actions),
-            Event::Submit(spec) => self.submit(*spec, actions),
+            Event::Submit(spec) => self.submit(&spec, actions),
             Event::Start { task, attempt } => self.start(task, attempt, actions),
             Event::Finish { task, attempt } => self.finish(task, attempt, actions),
             Event::Fail { task, attempt, retry } => self.fail(task, attempt, retry, actions),
@@ -258,7 +258,7 @@ impl Scheduler {
             Event::CancelElement { job, index } => self.cancel_element(job, index, actions),
             Event::CancelJob { job } => self.cancel_job(job, actions),
             Event::SubmitMany(specs) => self.submit_many(specs, actions),
-            Event::SubmitArray { template, count } => self.submit_array(*template, count, actions),
+            Event::SubmitArray { template, count } => self.submit_array(&template, count, actions),
             Event::SubmitGraph(graph) => self.submit_graph(graph, actions),
             Event::OpenJob { weight } => self.open_job(weight, actions),
             Event::CloseJob { job } => self.close_job(job, actions),

@@ -30,11 +30,11 @@ struct Parents {
 }
 
 impl Scheduler {
-    pub(super) fn submit(&mut self, spec: TaskSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+    pub(super) fn submit(&mut self, spec: &TaskSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         self.check_room(1)?;
-        self.check_spec(&spec, 0)?;
-        let parents = self.check_parents(&spec, 0)?;
-        let hopeless = self.check_deadline(&spec, 0, Span::ZERO)?;
+        self.check_spec(spec, 0)?;
+        let parents = self.check_parents(spec, 0)?;
+        let hopeless = self.check_deadline(spec, 0, Span::ZERO)?;
         let job = match spec.job {
             Some(id) => {
                 let slot = self.job_slot(id)?;
@@ -93,7 +93,7 @@ impl Scheduler {
         for (at, task) in graph.into_iter().enumerate() {
             let blockers = outside[at].waits_for.len() + task.parents.len();
             let rank = if ranked { rank_key(ranks[at]) } else { NO_RANK };
-            slots[at] = self.create(task.spec, job, at as u32, rank, blockers as u32, actions);
+            slots[at] = self.create(&task.spec, job, at as u32, rank, blockers as u32, actions);
             inside.push(task.parents);
         }
         for (at, parents) in inside.iter().enumerate() {
@@ -104,7 +104,8 @@ impl Scheduler {
         // Ids before anything is settled: a task that fails at once may take others with it.
         let ids: Vec<TaskId> = slots.iter().map(|&slot| self.tasks.id(slot)).collect();
         for (at, id) in ids.into_iter().enumerate() {
-            if self.tasks.find(id).is_some() {
+            // One that runs whatever became of its parents may have been let in by a parent that failed at once.
+            if self.tasks.find(id).is_some_and(|slot| self.tasks.at(slot).state == State::Blocked) {
                 self.admit(id.slot, outside[at].failed, hopeless[at], actions);
             }
         }
@@ -114,12 +115,12 @@ impl Scheduler {
 
     pub(super) fn submit_array(
         &mut self,
-        template: TaskSpec,
+        template: &TaskSpec,
         count: u32,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
         self.check_room(u64::from(count))?;
-        self.check_spec(&template, 0)?;
+        self.check_spec(template, 0)?;
         if !template.after.is_empty() {
             return Err(Refusal::Invalid(
                 "an array cannot depend on other tasks; submit it when they have ended, or submit a graph".to_owned(),
@@ -128,11 +129,11 @@ impl Scheduler {
         if template.pin.is_some() || template.job.is_some() {
             return Err(Refusal::Invalid("an array can neither be pinned to a worker nor join a job".to_owned()));
         }
-        let hopeless = self.check_deadline(&template, 0, Span::ZERO)?;
+        let hopeless = self.check_deadline(template, 0, Span::ZERO)?;
         let job = self.new_job(1.0);
         let id = self.job_id(job);
         actions.push(Action::Opened { job: id });
-        let signature = self.intern_signature(&template);
+        let signature = self.intern_signature(template);
         let sequence = self.next_sequence();
         let priority = template.priority.get();
         let array = Array {
@@ -156,7 +157,7 @@ impl Scheduler {
                 deadline: template.deadline.unwrap_or(Time::NEVER),
                 sequence,
                 rank: NO_RANK,
-                extra: extra_of(&template).map(Box::new),
+                extra: extra_of(template).map(Box::new),
                 ready_at: self.now,
             },
         };
@@ -370,14 +371,14 @@ impl Scheduler {
 
     fn create(
         &mut self,
-        spec: TaskSpec,
+        spec: &TaskSpec,
         job: u32,
         index: u32,
         rank: u32,
         blockers: u32,
         actions: &mut Vec<Action>,
     ) -> u32 {
-        let signature = self.intern_signature(&spec);
+        let signature = self.intern_signature(spec);
         let sequence = self.next_sequence();
         let (slot, now) = (self.tasks.allocate(), self.now);
         let task = self.tasks.at_mut(slot);
@@ -400,7 +401,7 @@ impl Scheduler {
         task.ready_at = now;
         task.deadline = spec.deadline.unwrap_or(Time::NEVER);
         task.estimate = spec.estimate.unwrap_or_default();
-        if let Some(extra) = extra_of(&spec) {
+        if let Some(extra) = extra_of(spec) {
             *self.tasks.extra_mut(slot) = extra;
         }
         self.jobs[job].open += 1;
