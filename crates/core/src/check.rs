@@ -199,7 +199,7 @@ impl Scheduler {
                 ensure!(directory.contains(worker.class, key, slot), "{id} is not in the directory");
             }
         }
-        ensure!(class.members > 0, "{id} belongs to an empty class");
+        ensure!(class.members.get(worker.class_at as usize) == Some(&slot), "{id} is not a member of its class");
         Ok(())
     }
 

@@ -160,6 +160,9 @@ pub struct Explanation {
 
 /// Candidates and classes listed at most.
 const LISTED: usize = 8;
+/// Classes, and members of each, looked at for an explanation.
+const CLASSES: usize = 256;
+const MEMBERS: usize = 64;
 /// Tasks counted at most.
 const COUNTED: u64 = 1000;
 
@@ -269,13 +272,14 @@ impl Scheduler {
         debug_assert!(task.worker == NONE || self.workers.get(task.worker).is_some());
     }
 
-    /// How the least loaded workers that can run the task stand to it.
+    /// How the least loaded workers that can run the task stand to it, as far as a bounded look finds them.
     fn candidate_fates(&self, slot: u32) -> Vec<(WorkerId, CandidateFate)> {
         let signature = &self.signatures[self.tasks.at(slot).signature];
-        let able = self.workers.iter().filter(|(_, worker)| self.classes[worker.class].can_ever(signature).is_ok());
-        let mut able: Vec<(u32, u64)> = able.map(|(at, worker)| (at, worker.backlog().0)).collect();
-        able.sort_unstable_by_key(|&(at, backlog)| (backlog, at));
-        able.into_iter().take(LISTED).map(|(at, _)| (self.worker_id(at), self.fate(slot, at))).collect()
+        let able = self.classes.iter().take(CLASSES).filter(|(_, class)| class.can_ever(signature).is_ok());
+        let able = able.flat_map(|(_, class)| class.members.iter().take(MEMBERS));
+        let mut able: Vec<(u64, u32)> = able.map(|&at| (self.workers[at].backlog().0, at)).collect();
+        able.sort_unstable();
+        able.into_iter().take(LISTED).map(|(_, at)| (self.worker_id(at), self.fate(slot, at))).collect()
     }
 
     /// How one worker stands to a task, by the predicates that placement uses.
@@ -297,20 +301,10 @@ impl Scheduler {
     /// One worker of each class that can never run such a task, and what it lacks.
     pub(crate) fn refusals(&self, signature: u32) -> Vec<(WorkerId, Lack)> {
         let signature = &self.signatures[signature];
-        let mut seen = Vec::new();
-        let mut refused = Vec::new();
-        for (at, worker) in self.workers.iter() {
-            if refused.len() == LISTED {
-                break;
-            }
-            if seen.contains(&worker.class) {
-                continue;
-            }
-            seen.push(worker.class);
-            if let Err(lack) = self.classes[worker.class].can_ever(signature) {
-                refused.push((self.worker_id(at), lack));
-            }
-        }
-        refused
+        let refused = self.classes.iter().take(CLASSES).filter_map(|(_, class)| {
+            let lack = class.can_ever(signature).err()?;
+            Some((self.worker_id(*class.members.first()?), lack))
+        });
+        refused.take(LISTED).collect()
     }
 }

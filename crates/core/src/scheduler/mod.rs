@@ -73,6 +73,8 @@ pub struct Scheduler {
     worker_generations: Vec<u32>,
     pub(crate) classes: Slab<Class>,
     class_table: hashbrown::HashTable<u32>,
+    /// How many classes have a capability.
+    capability_hosts: Map<u32, u32>,
     /// Grows with every change of the set of classes.
     class_age: u64,
     pub(crate) signatures: Slab<Signature>,
@@ -150,6 +152,7 @@ impl Scheduler {
             worker_generations: Vec::new(),
             classes: Slab::default(),
             class_table: hashbrown::HashTable::new(),
+            capability_hosts: Map::default(),
             class_age: 1,
             signatures: Slab::default(),
             signature_table: hashbrown::HashTable::new(),

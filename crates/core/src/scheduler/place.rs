@@ -183,6 +183,7 @@ impl Scheduler {
     /// Takes a task out of its worker's queue and its level's list by age.
     pub(super) fn leave_worker_queue(&mut self, slot: u32) {
         self.age_leave(slot);
+        self.drop_reservation(slot);
         let task = self.tasks.at_mut(slot);
         let (worker, planned) = (task.worker, task.planned);
         let place = queue_key(task.level, task.order(), slot);
@@ -225,7 +226,8 @@ impl Scheduler {
         {
             return true;
         }
-        if signature.hostless_at == self.class_age {
+        let unknown = |id: &crate::ids::CapabilityId| !self.capability_hosts.contains_key(&id.0);
+        if signature.hostless_at == self.class_age || signature.requires.ids().iter().any(unknown) {
             return false;
         }
         let host = self.classes.iter().find(|(_, class)| class.can_ever(signature).is_ok()).map(|(slot, _)| slot);

@@ -55,6 +55,9 @@ impl Scheduler {
         if let Some(slot) = self.reserved_for(worker)
             && self.fits_now(slot, worker).is_ok()
         {
+            if self.tasks.at(slot).state == State::AtWorker {
+                return Some(self.take_own(slot));
+            }
             self.take_from_lane(slot);
             return Some(slot);
         }
@@ -81,8 +84,15 @@ impl Scheduler {
         Some(slot)
     }
 
-    /// The first task in the worker's own queue that fits now.
-    fn first_own(&self, worker: u32) -> Option<QueueKey> {
+    /// The first task in the worker's own queue that fits now. If the very first is too wide for what is left, the
+    /// worker is kept free for it, so that narrow ones do not pass it for ever.
+    fn first_own(&mut self, worker: u32) -> Option<QueueKey> {
+        let &(_, _, first) = self.workers[worker].queue.first()?;
+        if let Err(Shortage::Resource { .. }) = self.fits_now(first, worker)
+            && self.workers[worker].reservation.is_none()
+        {
+            self.reserve_slot(first, worker);
+        }
         let queue = &self.workers[worker].queue;
         queue.iter().take(QUEUE_LOOKS).copied().find(|key| self.fits_now(key.2, worker).is_ok())
     }
@@ -159,6 +169,11 @@ impl Scheduler {
             }
             None => return false,
         };
+        self.reserve_slot(slot, at)
+    }
+
+    /// Keeps a worker free for a queued task, unless the task has one already or has not waited long enough.
+    fn reserve_slot(&mut self, slot: u32, at: u32) -> bool {
         let task = self.tasks.at(slot);
         let waited = self.now.since(task.ready_at);
         if task.flags.has(Flags::RESERVED) || waited < self.config.scheduling.reserve_after {
@@ -203,7 +218,8 @@ impl Scheduler {
         let reservation = self.workers[worker].reservation?;
         let slot = self.tasks.find(reservation.task)?;
         let task = self.tasks.at(slot);
-        (task.state == State::Central && task.flags.has(Flags::RESERVED) && task.worker == worker).then_some(slot)
+        let waits = matches!(task.state, State::Central | State::AtWorker);
+        (waits && task.flags.has(Flags::RESERVED) && task.worker == worker).then_some(slot)
     }
 
     /// A task no longer needs the worker that is kept free for it.
@@ -213,7 +229,10 @@ impl Scheduler {
             return;
         }
         task.flags.set(Flags::RESERVED, false);
-        let worker = std::mem::replace(&mut task.worker, NONE);
+        let worker = task.worker;
+        if task.state == State::Central {
+            task.worker = NONE;
+        }
         self.workers[worker].reservation = None;
     }
 

@@ -120,8 +120,8 @@ pub(crate) struct Class {
     pub(crate) speed: f64,
     pub(crate) cost_rate: f64,
     pub(crate) weight: f64,
-    /// Workers in it.
-    pub(crate) members: u32,
+    /// Workers in it, in no particular order.
+    pub(crate) members: Vec<u32>,
 }
 
 impl Class {
@@ -212,6 +212,8 @@ pub(crate) fn queue_key(level: u8, order: OrderKey, slot: u32) -> QueueKey {
 pub(crate) struct Worker {
     pub(crate) generation: u32,
     pub(crate) class: u32,
+    /// Its position among the members of its class.
+    pub(crate) class_at: u32,
     pub(crate) state: WorkerState,
     pub(crate) slots: u32,
     /// Tasks it asked for and waits for.

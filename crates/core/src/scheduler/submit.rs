@@ -291,7 +291,8 @@ impl Scheduler {
         if unknown { Span::ZERO } else { self.estimator.anywhere(spec.kind, spec.estimate) }
     }
 
-    fn describe(&self, spec: &TaskSpec) -> Signature {
+    /// What a task asks of a worker, not yet shared with others.
+    pub(super) fn describe(&self, spec: &TaskSpec) -> Signature {
         let rules = &self.config.load_balancing;
         let matching = matching_for(
             rules.capabilities.matching_strategy,
@@ -433,18 +434,16 @@ impl Scheduler {
 
     /// Lets a new task in: queued if it waits for nobody, settled if one it depends on has ended badly.
     fn admit(&mut self, slot: u32, parent_failed: bool, hopeless: bool, actions: &mut Vec<Action>) {
-        if hopeless {
-            self.counters.hopeless += 1;
-            self.notify(slot, Status::Blocked, Cause::Hopeless, actions);
-        }
+        self.counters.hopeless += u64::from(hopeless);
+        let cause = if hopeless { Cause::Hopeless } else { Cause::None };
         let choice = self.tasks.extra(slot).map_or(ParentFailure::Fail, |extra| extra.on_parent_failure);
         if parent_failed && choice != ParentFailure::Run {
             let status = if choice == ParentFailure::Skip { Status::Skipped } else { Status::Failed };
             self.settle(slot, status, Cause::ParentFailed, actions);
         } else if self.tasks.at(slot).blockers == 0 {
-            self.enqueue(slot, Cause::None, actions);
+            self.enqueue(slot, cause, actions);
         } else {
-            self.notify(slot, Status::Blocked, Cause::None, actions);
+            self.notify(slot, Status::Blocked, cause, actions);
         }
     }
 }

@@ -69,20 +69,23 @@ impl Scheduler {
     ///
     /// # Errors
     /// If the worker is not known.
-    pub fn can_execute(&mut self, worker: WorkerId, spec: &TaskSpec) -> Result<Result<(), Lack>, Refusal> {
+    pub fn can_execute(&self, worker: WorkerId, spec: &TaskSpec) -> Result<Result<(), Lack>, Refusal> {
         let slot = self.worker_slot(worker)?;
-        let signature = self.intern_signature(spec);
-        let answer = self.classes[self.workers[slot].class].can_ever(&self.signatures[signature]);
-        self.release_signature(signature);
-        Ok(answer)
+        Ok(self.classes[self.workers[slot].class].can_ever(&self.describe(spec)))
     }
 
-    /// Whether any registered worker could ever run such a task.
-    pub fn anyone_can_execute(&mut self, spec: &TaskSpec) -> bool {
-        let signature = self.intern_signature(spec);
-        let answer = self.has_host(signature);
-        self.release_signature(signature);
-        answer
+    /// A worker that could run such a task: one with room now if a bounded look finds any, else one that could later.
+    #[must_use]
+    pub fn suitable_worker(&self, spec: &TaskSpec) -> Option<WorkerId> {
+        let signature = self.describe(spec);
+        let mut later = None;
+        let mut able = self.classes.iter().filter(|(_, class)| class.can_ever(&signature).is_ok()).take(64);
+        let now = able.find_map(|(_, class)| {
+            later = later.or(class.members.first().copied());
+            let mut members = class.members.iter().take(64).copied();
+            members.find(|&member| self.workers[member].has_room(class, &signature).is_ok())
+        });
+        now.or(later).map(|slot| self.worker_id(slot))
     }
 
     /// Busy and idle workers: by queue length under `bind: push`, by slots in use otherwise.

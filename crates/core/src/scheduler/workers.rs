@@ -25,8 +25,8 @@ impl Scheduler {
         check_spec(&spec)?;
         let first = self.workers.len() == 0;
         let (tag, slots) = (spec.tag, spec.slots);
-        let class = self.enter_class(new_class(spec));
         let slot = self.workers.next_slot();
+        let (class, class_at) = self.enter_class(new_class(spec), slot);
         if slot as usize >= self.worker_generations.len() {
             self.worker_generations.push(0);
         } else {
@@ -36,6 +36,7 @@ impl Scheduler {
         let worker = Worker {
             generation: self.worker_generations[slot as usize],
             class,
+            class_at,
             state: WorkerState::Up,
             slots,
             credit: 0,
@@ -94,7 +95,8 @@ impl Scheduler {
         self.workers[slot].reservation = None;
     }
 
-    fn enter_class(&mut self, class: Class) -> u32 {
+    /// Makes a worker a member of a class; the class, and its position there.
+    fn enter_class(&mut self, class: Class, worker: u32) -> (u32, u32) {
         let hash = class_hash(&class);
         let known = self.class_table.find(hash, |&at| self.classes[at].same(&class)).copied();
         let at = known.unwrap_or_else(|| {
@@ -102,20 +104,37 @@ impl Scheduler {
                 let signature = &mut self.signatures[at];
                 signature.best_shared = signature.best_shared.max(class.bits.shared(&signature.skills));
             }
+            for id in class.capabilities.ids() {
+                *self.capability_hosts.entry(id.0).or_default() += 1;
+            }
             let at = self.classes.insert(class);
             let classes = &self.classes;
             self.class_table.insert_unique(hash, at, |&at| class_hash(&classes[at]));
             self.class_age += 1;
             at
         });
-        self.classes[at].members += 1;
-        at
+        let members = &mut self.classes[at].members;
+        members.push(worker);
+        (at, members.len() as u32 - 1)
     }
 
-    fn leave_class(&mut self, at: u32, actions: &mut Vec<Action>) {
-        self.classes[at].members -= 1;
-        if self.classes[at].members > 0 {
+    /// Ends the membership of a worker, given its class and position there; an empty class is gone.
+    fn leave_class(&mut self, at: u32, class_at: u32, actions: &mut Vec<Action>) {
+        let members = &mut self.classes[at].members;
+        members.swap_remove(class_at as usize);
+        if let Some(&moved) = members.get(class_at as usize) {
+            self.workers[moved].class_at = class_at;
+        }
+        if !self.classes[at].members.is_empty() {
             return;
+        }
+        for id in self.classes[at].capabilities.ids() {
+            if let Some(hosts) = self.capability_hosts.get_mut(&id.0) {
+                *hosts -= 1;
+                if *hosts == 0 {
+                    self.capability_hosts.remove(&id.0);
+                }
+            }
         }
         let hash = class_hash(&self.classes[at]);
         if let Ok(entry) = self.class_table.find_entry(hash, |&other| other == at) {
@@ -202,9 +221,11 @@ impl Scheduler {
         let used = worker.used_slots();
         self.counters.use_changed((used, worker.slots), (used, spec.slots));
         worker.slots = spec.slots;
-        let class = self.enter_class(new_class(spec));
-        let before = std::mem::replace(&mut self.workers[slot].class, class);
-        self.leave_class(before, actions);
+        let (class, class_at) = self.enter_class(new_class(spec), slot);
+        let worker = &mut self.workers[slot];
+        let before = (worker.class, worker.class_at);
+        (worker.class, worker.class_at) = (class, class_at);
+        self.leave_class(before.0, before.1, actions);
         match (change.draining, self.workers[slot].state) {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
                 self.workers[slot].state = WorkerState::Draining;
@@ -336,10 +357,10 @@ impl Scheduler {
             left.push(self.tasks.id(slot));
         }
         self.counters.worker_went(&self.config.load_balancing.thresholds);
-        let class = self.workers[at].class;
+        let (class, class_at) = (self.workers[at].class, self.workers[at].class_at);
         self.workers.remove(at);
         self.estimator.forget(at as usize);
-        self.leave_class(class, actions);
+        self.leave_class(class, class_at, actions);
         for id in left {
             let Some(slot) = self.tasks.find(id) else { continue };
             debug_assert_eq!(self.tasks.at(slot).state, State::Blocked);
@@ -384,7 +405,7 @@ fn new_class(spec: WorkerSpec) -> Class {
         speed: spec.speed,
         cost_rate: spec.cost_rate,
         weight: spec.weight,
-        members: 0,
+        members: Vec::new(),
     }
 }
 
