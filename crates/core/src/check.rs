@@ -8,7 +8,9 @@ use std::fmt;
 use crate::ids::{NONE, TaskId};
 use crate::map::Map;
 use crate::resources::Vector;
-use crate::scheduler::{ArrayPlace, COMMON_JOB, Flags, LEVELS, Scheduler, State, Timer, queue_key};
+use crate::scheduler::{
+    ArrayPlace, COMMON_JOB, Devices, Flags, LEVELS, Scheduler, State, Timer, queue_key, wanted_devices,
+};
 use crate::time::{Span, Time};
 use crate::worker::WorkerState;
 
@@ -162,6 +164,22 @@ impl Scheduler {
         let id = self.worker_id(slot);
         let class = &self.classes[worker.class];
         let (mut reserved, mut running_work, mut queued_work) = (Vector::default(), Span::ZERO, Span::ZERO);
+        let mut devices = Devices::default();
+        let mut hold = |signature: u32, mask| {
+            if let Some(needs) = wanted_devices(&self.signatures[signature].demand) {
+                devices.hold(mask, needs);
+            }
+        };
+        for &slot in &worker.running {
+            hold(self.tasks.at(slot).signature, self.tasks.extra(slot).map_or(0, |extra| extra.devices));
+        }
+        for ghost in &worker.ghosts {
+            hold(ghost.signature, ghost.devices);
+        }
+        ensure!(
+            worker.devices.agrees(&devices) && !devices.is_overfull(),
+            "{id}: devices are counted wrong or overfull"
+        );
         for &task in &worker.running {
             let task = self.tasks.at(task);
             ensure!(task.worker == slot && task.state.is_held(), "{id} runs a task that is elsewhere");

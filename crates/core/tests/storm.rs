@@ -127,6 +127,9 @@ impl Storm {
             let cpus = Amount::from_f64([0.5, 1.0, 2.0, 3.0, 9.0][self.rng.below(5)]);
             let memory = Amount::from_units(self.rng.below(4) as u64);
             spec.demand = Demand::new([(ResourceId::CPUS, cpus), (ResourceId::MEMORY, memory)]);
+        } else if self.chance(20) {
+            let gpus = Amount::from_f64([0.4, 0.6, 1.0, 1.5, 2.0][self.rng.below(5)]);
+            spec.demand = Demand::new([(ResourceId::GPUS, gpus)]);
         }
         if self.chance(20) {
             spec.key = Some(KeyId(self.rng.below(3) as u32));
@@ -172,7 +175,7 @@ impl Storm {
             _ => Vector::new([
                 (ResourceId::CPUS, Amount::from_units(4)),
                 (ResourceId::MEMORY, Amount::from_units(4)),
-                (ResourceId::GPUS, Amount::from_units(1)),
+                (ResourceId::GPUS, Amount::from_units(2)),
             ]),
         };
         let speed = [1.0, 2.0][self.rng.below(2)];

@@ -5,6 +5,7 @@
 //! events with the same seed give the same actions, byte for byte.
 
 mod balance;
+mod devices;
 mod directory;
 mod keys;
 mod place;
@@ -38,6 +39,7 @@ use crate::task::{Cause, Status};
 use crate::time::{Span, Time};
 use crate::tracker::{Estimator, Tracker};
 
+pub(crate) use devices::{Devices, wanted as wanted_devices};
 pub(crate) use directory::Directory;
 pub(crate) use keys::Keys;
 pub(crate) use ready::{LEVELS, Ready};
@@ -105,6 +107,8 @@ pub struct Scheduler {
     warm: Map<u32, SmallVec<[WorkerId; 4]>>,
     /// Attempts that no longer count but may still occupy a worker, and whom.
     pub(crate) ghosts: Map<(TaskId, u32), u32>,
+    /// Workers whose reservation was dropped in this step.
+    released: Vec<u32>,
     /// Tasks nobody can run, by signature.
     pub(crate) parked: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) counters: Counters,
@@ -176,6 +180,7 @@ impl Scheduler {
             aging_at: None,
             warm: Map::default(),
             ghosts: Map::default(),
+            released: Vec::new(),
             parked: BTreeMap::new(),
             counters: Counters::default(),
             samples: VecDeque::new(),
@@ -281,6 +286,7 @@ impl Scheduler {
                 .map(|policy| self.use_policy(task_type, policy))
                 .map_err(|error| Refusal::Invalid(error.0)),
         };
+        self.serve_released(actions);
         if let Err(refusal) = result {
             self.refusal = Some(refusal);
             actions.push(Action::Refused);

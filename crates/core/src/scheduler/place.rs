@@ -113,21 +113,37 @@ impl Scheduler {
         self.put_in_lane(slot);
     }
 
-    /// A pinned task goes to its worker's queue, or fails if that worker has gone.
-    fn offer_to_pinned(&mut self, slot: u32, actions: &mut Vec<Action>) {
-        let home = self.tasks.extra(slot).and_then(|extra| extra.pin);
-        if let Some(worker) = home.and_then(|id| self.worker_slot(id).ok()) {
-            self.put_at_worker(slot, worker);
-            self.serve(worker, actions);
-            return;
+    /// A pinned task goes to its worker's queue, or fails if that worker has gone. Then the next task of its key gets
+    /// its chance, which may be pinned to the same worker; hence a loop.
+    fn offer_to_pinned(&mut self, mut slot: u32, actions: &mut Vec<Action>) {
+        let mut homeless = Vec::new();
+        loop {
+            let home = self.tasks.extra(slot).and_then(|extra| extra.pin);
+            if let Some(worker) = home.and_then(|id| self.worker_slot(id).ok()) {
+                self.put_at_worker(slot, worker);
+                self.serve(worker, actions);
+                break;
+            }
+            let task = self.tasks.at(slot);
+            let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
+            self.counters.queued -= 1;
+            homeless.push(slot);
+            let next = if key == NONE { None } else { self.keys.leave(key, place) };
+            match next {
+                Some(next) if self.tasks.at(next).flags.has(Flags::PINNED) => {
+                    self.age_leave(next);
+                    self.tasks.at_mut(next).state = State::Blocked;
+                    slot = next;
+                }
+                Some(next) => {
+                    self.offer_from_key(next, actions);
+                    break;
+                }
+                None => break,
+            }
         }
-        let task = self.tasks.at(slot);
-        let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
-        self.counters.queued -= 1;
-        let next = if key == NONE { None } else { self.keys.leave(key, place) };
-        self.settle(slot, Status::Failed, Cause::NoWorker, actions);
-        if let Some(next) = next {
-            self.offer_from_key(next, actions);
+        for slot in homeless {
+            self.settle(slot, Status::Failed, Cause::NoWorker, actions);
         }
     }
 

@@ -1,10 +1,10 @@
 //! From the slot to the end of an attempt: assign, start, finish, fail, give back, time out.
 
 use super::state::Ghost;
-use super::{Flags, Scheduler, State, Timer, queue_key};
+use super::{Flags, Scheduler, State, Timer, queue_key, wanted_devices};
 use crate::action::{Action, Record, Refusal};
 use crate::config::{PolicySpec, Retry};
-use crate::ids::{NONE, TaskId};
+use crate::ids::{NONE, ResourceId, TaskId};
 use crate::steal;
 use crate::task::{Cause, RetryTerms, Status};
 use crate::time::Span;
@@ -31,7 +31,12 @@ impl Scheduler {
         let (used, slots) = (worker.used_slots(), worker.slots);
         worker.running.push(slot);
         self.counters.use_changed((used, slots), (used + 1, slots));
-        worker.reserved.add(&self.signatures[signature].demand);
+        let demand = &self.signatures[signature].demand;
+        worker.reserved.add(demand);
+        if let Some(needs) = wanted_devices(demand) {
+            let capacity = self.classes[worker.class].capacity.get(ResourceId::GPUS);
+            self.tasks.extra_mut(slot).devices = worker.devices.take(capacity, needs);
+        }
         worker.running_work += planned;
         worker.credit = worker.credit.saturating_sub(1);
         worker.assigned += 1;
@@ -197,7 +202,7 @@ impl Scheduler {
         }
         let ghost = self.vacate(slot);
         let worker = &mut self.workers[self.tasks.at(slot).worker];
-        worker.reserved.remove(&self.signatures[ghost.signature].demand);
+        worker.release(&self.signatures[ghost.signature].demand, ghost.devices);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
         self.tasks.at_mut(slot).worker = NONE;
@@ -208,6 +213,7 @@ impl Scheduler {
     fn vacate(&mut self, slot: u32) -> Ghost {
         let now = self.now;
         let id = self.tasks.id(slot);
+        let devices = self.tasks.extra(slot).map_or(0, |extra| extra.devices);
         let task = self.tasks.at_mut(slot);
         let (at, place) = (task.worker, task.place as usize);
         let key = if task.flags.has(Flags::TOKEN) { task.key } else { NONE };
@@ -216,6 +222,7 @@ impl Scheduler {
             attempt: task.attempt,
             signature: task.signature,
             key,
+            devices,
             planned: task.planned,
             since: task.since,
         };
@@ -260,7 +267,7 @@ impl Scheduler {
         let ghost = worker.ghosts.swap_remove(place);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
-        worker.reserved.remove(&self.signatures[ghost.signature].demand);
+        worker.release(&self.signatures[ghost.signature].demand, ghost.devices);
         worker.busy += self.now.since(ghost.since);
         self.release_signature(ghost.signature);
         self.return_token(ghost.key, actions);

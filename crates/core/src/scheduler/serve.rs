@@ -234,6 +234,16 @@ impl Scheduler {
             task.worker = NONE;
         }
         self.workers[worker].reservation = None;
+        self.released.push(worker);
+    }
+
+    /// Workers that were kept free for tasks which no longer need them get other work.
+    pub(super) fn serve_released(&mut self, actions: &mut Vec<Action>) {
+        while let Some(worker) = self.released.pop() {
+            if self.workers.get(worker).is_some() {
+                self.serve(worker, actions);
+            }
+        }
     }
 
     fn take_found(&mut self, found: &Found, actions: &mut Vec<Action>) -> Option<u32> {

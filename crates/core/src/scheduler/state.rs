@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
+use super::devices::{DeviceMask, Devices};
 use super::tasks::{OrderKey, Tasks};
 use crate::action::Lack;
 use crate::capabilities::{CapabilityBits, CapabilitySet};
@@ -188,6 +189,7 @@ pub(crate) struct Ghost {
     pub(crate) attempt: u32,
     pub(crate) signature: u32,
     pub(crate) key: u32,
+    pub(crate) devices: DeviceMask,
     pub(crate) planned: Span,
     pub(crate) since: Time,
 }
@@ -219,6 +221,7 @@ pub(crate) struct Worker {
     /// Tasks it asked for and waits for.
     pub(crate) credit: u32,
     pub(crate) reserved: Vector,
+    pub(crate) devices: Devices,
     pub(crate) running: Vec<u32>,
     pub(crate) ghosts: Vec<Ghost>,
     pub(crate) queue: BTreeSet<QueueKey>,
@@ -257,6 +260,14 @@ impl Worker {
         self.used_slots() < self.slots
     }
 
+    /// Lets go of what an attempt had reserved.
+    pub(crate) fn release(&mut self, demand: &Demand, devices: DeviceMask) {
+        self.reserved.remove(demand);
+        if let Some(needs) = super::wanted_devices(demand) {
+            self.devices.give_back(devices, needs);
+        }
+    }
+
     /// Work queued and running, per slot.
     pub(crate) fn backlog(&self) -> Span {
         Span((self.queued_work + self.running_work).0 / u64::from(self.slots.max(1)))
@@ -279,6 +290,11 @@ impl Worker {
         for &(resource, needs) in signature.demand.amounts() {
             let free = class.capacity.get(resource) - self.reserved.get(resource);
             if free < needs {
+                return Err(Shortage::Resource { resource, needs, free });
+            }
+            if resource == ResourceId::GPUS
+                && let Err(free) = self.devices.check(class.capacity.get(resource), needs)
+            {
                 return Err(Shortage::Resource { resource, needs, free });
             }
         }

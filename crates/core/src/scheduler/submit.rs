@@ -5,9 +5,10 @@ use std::hash::BuildHasher;
 
 use smallvec::SmallVec;
 
+use super::devices::is_divisible;
 use super::state::{Array, ArrayTemplate};
 use super::tasks::Extra;
-use super::{ArrayPlace, COMMON_JOB, Flags, Job, Scheduler, Signature, State};
+use super::{ArrayPlace, COMMON_JOB, Flags, Job, Scheduler, Signature, State, wanted_devices};
 use crate::action::{Action, ParentName, Record, Refusal};
 use crate::capabilities::matching_for;
 use crate::config::{Hopeless, Matching};
@@ -246,6 +247,13 @@ impl Scheduler {
             if let Err(lack) = self.classes[self.workers[slot].class].can_ever(&probe) {
                 return Err(Refusal::PinnedElsewhere { worker, lack });
             }
+        }
+        if let Some(needs) = wanted_devices(&spec.demand)
+            && !is_divisible(needs)
+        {
+            return Err(Refusal::Invalid(format!(
+                "task #{index} asks for {needs} GPUs: a share must be below 1, more than one must be whole"
+            )));
         }
         if spec.timeout == Some(Span::ZERO) {
             return Err(Refusal::Invalid(format!("the timeout of task #{index} is zero")));

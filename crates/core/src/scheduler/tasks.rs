@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
+use super::devices::DeviceMask;
 use crate::action::Lack;
 use crate::ids::{AffinityId, KindId, NONE, TaskId, WorkerId};
 use crate::map::Map;
@@ -199,6 +200,8 @@ pub(crate) struct Extra {
     pub(crate) on_parent_failure: ParentFailure,
     /// Where earlier attempts ended badly, and why.
     pub(crate) failures: Vec<(WorkerId, Cause)>,
+    /// The accelerators it holds, while it holds a slot.
+    pub(crate) devices: DeviceMask,
     /// Why no class could run it, once it has failed for that.
     pub(crate) refused_by: Vec<(WorkerId, Lack)>,
 }

@@ -59,6 +59,14 @@ impl Scheduler {
         found.state.is_held().then(|| (self.worker_id(found.worker), found.attempt))
     }
 
+    /// The accelerators of its worker that a held task was given, by position.
+    #[must_use]
+    pub fn devices(&self, task: TaskId) -> Vec<usize> {
+        let held = self.tasks.find(task).filter(|&slot| self.tasks.at(slot).state.is_held());
+        let mask = held.and_then(|slot| self.tasks.extra(slot)).map_or(0, |extra| extra.devices);
+        super::devices::positions(mask).collect()
+    }
+
     /// How a settled task ended and why, while it is remembered.
     #[must_use]
     pub fn outcome(&self, task: TaskId) -> Option<(Status, Cause)> {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::place::Wanted;
 use super::ready::{Found, Head};
-use super::{Class, Flags, Scheduler, State, Timer, Worker};
+use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker};
 use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
 use crate::event::{Remaining, WorkerChange};
@@ -41,6 +41,7 @@ impl Scheduler {
             slots,
             credit: 0,
             reserved: Vector::default(),
+            devices: Devices::default(),
             running: Vec::new(),
             ghosts: Vec::new(),
             queue: std::collections::BTreeSet::new(),
