@@ -11,7 +11,7 @@ use crate::map::Map;
 /// Levels of the queue, 1 to 5.
 pub(crate) const LEVELS: usize = 5;
 
-/// Lanes looked at before a search gives up.
+/// Lanes looked at before a search is cut off.
 pub(crate) const LANE_LOOKS: usize = 4096;
 
 /// What is first in a lane.
@@ -65,6 +65,22 @@ pub(crate) struct Found {
     pub(crate) job: u32,
     pub(crate) signature: u32,
     pub(crate) order: OrderKey,
+}
+
+/// Where a search that looked at too many lanes goes on next time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    level: u8,
+    turn: (u64, u32),
+    lane: (OrderKey, u32),
+}
+
+/// What a search came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    pub(crate) found: Option<Found>,
+    /// Set if there were more lanes than one search may look at.
+    pub(crate) cut_off: Option<Cursor>,
 }
 
 /// The central queue.
@@ -181,26 +197,33 @@ impl Ready {
         if turns.len() == 1 { turns.first().map(|turn| turn.1) } else { None }
     }
 
-    /// The first lane, in the order of levels, turns and heads, that `fits`. Stops below `floor_level`.
-    pub(crate) fn find(&self, floor_level: u8, mut fits: impl FnMut(&Found) -> bool) -> Option<Found> {
+    /// The first lane, in the order of levels, turns and heads, that `fits`: from `start` on, if a search was cut off
+    /// there, and not below `floor_level`.
+    pub(crate) fn find(&self, floor_level: u8, start: Option<&Cursor>, mut fits: impl FnMut(&Found) -> bool) -> Search {
         let mut looks = 0;
-        for level in (floor_level.max(1)..=LEVELS as u8).rev() {
+        let top = start.map_or(LEVELS as u8, |cursor| cursor.level);
+        for level in (floor_level.max(1)..=top).rev() {
             let queue = &self.levels[usize::from(level) - 1];
-            for &(_, job) in &queue.turns {
+            let resumed = start.filter(|cursor| cursor.level == level);
+            let first_turn = resumed.map_or((0, 0), |cursor| cursor.turn);
+            for &(received, job) in queue.turns.range(first_turn..) {
                 let lanes = &queue.jobs[&job];
-                for &(order, signature) in &lanes.order {
-                    let found = Found { level, job, signature, order };
-                    if fits(&found) {
-                        return Some(found);
+                let resumed = resumed.filter(|cursor| cursor.turn == (received, job));
+                let first_lane = resumed.map_or(((0, 0, 0), 0), |cursor| cursor.lane);
+                for &(order, signature) in lanes.order.range(first_lane..) {
+                    if looks == LANE_LOOKS {
+                        let cursor = Cursor { level, turn: (received, job), lane: (order, signature) };
+                        return Search { found: None, cut_off: Some(cursor) };
                     }
                     looks += 1;
-                    if looks == LANE_LOOKS {
-                        return None;
+                    let found = Found { level, job, signature, order };
+                    if fits(&found) {
+                        return Search { found: Some(found), cut_off: None };
                     }
                 }
             }
         }
-        None
+        Search { found: None, cut_off: None }
     }
 
     /// What is first in the lane that was found.

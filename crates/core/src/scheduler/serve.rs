@@ -1,15 +1,18 @@
 //! The worker's side: a worker asks, and gets the first task in order that it can run now.
 
-use super::ready::{Found, Head};
+use super::ready::{Found, Head, Search};
 use super::state::Reservation;
-use super::{ArrayPlace, Flags, QueueKey, Scheduler, Shortage, State};
+use super::{ArrayPlace, Flags, QueueKey, Scheduler, Shortage, State, Timer};
 use crate::action::{Action, Refusal};
 use crate::explain::Decision;
 use crate::ids::{NONE, WorkerId};
 use crate::resources::Vector;
 use crate::steal::QUEUE_LOOKS;
-use crate::time::Time;
+use crate::time::{Span, Time};
 use crate::worker::WorkerState;
+
+/// How soon a worker whose search was cut off looks on, if it still waits.
+const LOOK_ON_AFTER: Span = Span::from_millis(1);
 
 impl Scheduler {
     pub(super) fn pull(&mut self, worker: WorkerId, wait: bool, actions: &mut Vec<Action>) -> Result<(), Refusal> {
@@ -106,22 +109,26 @@ impl Scheduler {
     /// The first lane of the central queue, not below a level, whose head fits the worker now. On the way, the first
     /// task that this worker could run but has no room for gets a reservation in time.
     fn first_central(&mut self, at: u32, floor: u8) -> Option<Found> {
-        let (found, wide) = self.search(at, floor);
+        let (mut search, wide) = self.search(at, floor);
         if let Some(wide) = wide
             && self.reserve(&wide, at)
         {
             // What was found must not get in the way of the reservation.
-            return self.search(at, floor).0;
+            search = self.search(at, floor).0;
         }
-        found
+        self.workers[at].resume = search.cut_off;
+        if search.cut_off.is_some() {
+            self.timers.set(self.now + LOOK_ON_AFTER, Timer::Look(self.worker_id(at)));
+        }
+        search.found
     }
 
     /// What fits, and what would have come before it if there were room.
-    fn search(&self, at: u32, floor: u8) -> (Option<Found>, Option<Found>) {
+    fn search(&self, at: u32, floor: u8) -> (Search, Option<Found>) {
         let worker = &self.workers[at];
         let class = &self.classes[worker.class];
         let mut wide = None;
-        let found = self.ready.find(floor, |found| {
+        let search = self.ready.find(floor, worker.resume.as_ref(), |found| {
             let signature = &self.signatures[found.signature];
             if class.can_ever(signature).is_err() {
                 return false;
@@ -138,7 +145,7 @@ impl Scheduler {
                 Err(_) => false,
             }
         });
-        (found, wide)
+        (search, wide)
     }
 
     fn may_backfill(&self, found: &Found, at: u32) -> bool {
@@ -318,5 +325,48 @@ impl Scheduler {
             let signature = array.template.signature;
             self.release_signature(signature);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::CapabilitySet;
+    use crate::ids::{CapabilityId, ResourceId};
+    use crate::resources::{Amount, Demand};
+    use crate::task::TaskSpec;
+    use crate::worker::WorkerSpec;
+    use crate::{Config, Event};
+
+    #[test]
+    fn a_task_behind_very_many_lanes_that_do_not_fit_is_found_in_the_end() {
+        let mut scheduler = Scheduler::new(&Config::default()).unwrap();
+        let mut actions = Vec::new();
+        let able: CapabilitySet = [CapabilityId(0)].into_iter().collect();
+        let memory = |units| Vector::new([(ResourceId::MEMORY, Amount::from_units(units))]);
+        // Somebody could run them all, but does not ask; who asks can run only the last.
+        for capabilities in [able.clone(), CapabilitySet::default()] {
+            let spec = WorkerSpec { capabilities, resources: memory(20_000), ..WorkerSpec::default() };
+            scheduler.step(Time::ZERO, Event::Join(spec), &mut actions);
+        }
+        let worker = scheduler.workers().last().unwrap();
+        for units in 1..=10_000 {
+            let demand = Demand::new([(ResourceId::MEMORY, Amount::from_units(units))]);
+            let spec = TaskSpec { requires: able.clone(), demand, ..TaskSpec::default() };
+            scheduler.step(Time::ZERO, Event::Submit(Box::new(spec)), &mut actions);
+        }
+        scheduler.step(
+            Time::ZERO,
+            Event::Submit(Box::new(TaskSpec { payload: 7, ..TaskSpec::default() })),
+            &mut actions,
+        );
+        actions.clear();
+        scheduler.step(Time::ZERO, Event::Pull { worker, wait: true }, &mut actions);
+        for _ in 0..3 {
+            let Some(at) = scheduler.next_timer() else { break };
+            scheduler.step(at, Event::Tick, &mut actions);
+        }
+        assert!(actions.iter().any(|action| matches!(action, Action::Assign { payload: 7, .. })));
+        scheduler.check().unwrap();
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use super::devices::{DeviceMask, Devices};
+use super::ready::Cursor;
 use super::tasks::{OrderKey, Tasks};
 use crate::action::Lack;
 use crate::capabilities::{CapabilityBits, CapabilitySet};
@@ -229,6 +230,8 @@ pub(crate) struct Worker {
     pub(crate) queued_work: Span,
     pub(crate) running_work: Span,
     pub(crate) reservation: Option<Reservation>,
+    /// Where its search for work goes on, if it was cut off.
+    pub(crate) resume: Option<Cursor>,
     /// Its keys in the directories, while it is listed there.
     pub(crate) keys: SmallVec<[u64; 1]>,
     pub(crate) listed: bool,

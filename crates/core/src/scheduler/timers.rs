@@ -28,6 +28,8 @@ pub(crate) enum Timer {
     ParkArray(JobId),
     /// An array has waited long enough to rise.
     ArrayAging(JobId),
+    /// A worker whose search for work was cut off looks on.
+    Look(WorkerId),
     /// A silent worker's exclusive tasks are given to others.
     Lease(WorkerId),
     /// A worker that was set aside gets work again.

@@ -84,6 +84,11 @@ impl Scheduler {
                     }
                 }
                 Timer::Orphans => self.park_orphans(actions),
+                Timer::Look(worker) => {
+                    if let Ok(slot) = self.worker_slot(worker) {
+                        self.serve(slot, actions);
+                    }
+                }
                 Timer::Lease(worker) => self.lease_ended(worker, actions),
                 Timer::Quarantine(worker) => {
                     if let Ok(slot) = self.worker_slot(worker)

@@ -48,6 +48,7 @@ impl Scheduler {
             queued_work: Span::ZERO,
             running_work: Span::ZERO,
             reservation: None,
+            resume: None,
             keys: SmallVec::new(),
             listed: false,
             loaded_at: NONE,
