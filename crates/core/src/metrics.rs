@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub(crate) promotions: u64,
     pub(crate) reservations: u64,
     pub(crate) quarantines: u64,
+    /// Workers set aside right now.
+    pub(crate) quarantined: u64,
     pub(crate) stale_reports: u64,
     pub(crate) hopeless: u64,
     pub(crate) deadlines_missed: u64,

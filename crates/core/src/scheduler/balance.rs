@@ -51,7 +51,10 @@ impl Peers for Loaded<'_> {
 impl Scheduler {
     pub(super) fn steal(&mut self, thief: WorkerId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let slot = self.worker_slot(thief)?;
-        if self.steal_for(slot, actions) == 0 && !actions.iter().any(|action| matches!(action, Action::Stole { .. })) {
+        let before = self.counters.steal_attempts;
+        self.steal_for(slot, actions);
+        if self.counters.steal_attempts == before {
+            // Nobody was worth asking; who asked for a steal by hand wants to see that too.
             self.count_steal(slot, None, StealOutcome::Rejection, 0, actions);
         }
         self.serve(slot, actions);

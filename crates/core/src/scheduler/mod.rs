@@ -29,7 +29,7 @@ use crate::action::{Action, Record, Refusal};
 use crate::config::{Bind, Config};
 use crate::event::Event;
 use crate::explain::Decision;
-use crate::ids::{JobId, NONE, TaskId, WorkerId};
+use crate::ids::{JobId, NONE, Names, TaskId, WorkerId};
 use crate::map::Map;
 use crate::metrics::{Counters, Sample};
 use crate::policy::{self, Order, Policy, PolicyError};
@@ -49,6 +49,9 @@ pub(crate) use timers::{Timer, Timers};
 
 /// The job of tasks that name none.
 pub(crate) const COMMON_JOB: u32 = 0;
+
+/// Weight of the newest observation in the moving averages, unless `adaptive` says otherwise.
+const EWMA_ALPHA: f64 = 0.1;
 
 /// A policy in use and the directory whose order it wants.
 struct Placement {
@@ -107,6 +110,8 @@ pub struct Scheduler {
     warm: Map<u32, SmallVec<[WorkerId; 4]>>,
     /// Attempts that no longer count but may still occupy a worker, and whom.
     pub(crate) ghosts: Map<(TaskId, u32), u32>,
+    /// Where the search for tasks without any possible worker goes on.
+    orphans_from: Option<ready::Cursor>,
     /// Workers whose reservation was dropped in this step.
     released: Vec<u32>,
     /// Tasks nobody can run, by signature.
@@ -119,13 +124,16 @@ pub struct Scheduler {
     records: bool,
     sequence: u64,
     turn: u64,
+    /// Weight of the newest observation in workers' moving averages.
+    alpha: f64,
 }
 
 impl Scheduler {
     /// A scheduler with nothing in it.
     ///
     /// # Errors
-    /// If a policy of the configuration cannot be made.
+    /// If the default policy of the configuration cannot be made. Policies per type need the driver's names: see
+    /// [`use_policies_per_type`](Self::use_policies_per_type).
     pub fn new(config: &Config) -> Result<Scheduler, PolicyError> {
         let scheduling = &config.scheduling;
         let thresholds = &config.load_balancing.thresholds;
@@ -180,6 +188,7 @@ impl Scheduler {
             aging_at: None,
             warm: Map::default(),
             ghosts: Map::default(),
+            orphans_from: None,
             released: Vec::new(),
             parked: BTreeMap::new(),
             counters: Counters::default(),
@@ -190,6 +199,7 @@ impl Scheduler {
             records: false,
             sequence: 0,
             turn: 0,
+            alpha: options.alpha.unwrap_or(EWMA_ALPHA),
             config: config.clone(),
         };
         let default = policy::create(&config.scheduling.policy, config)?;
@@ -208,6 +218,18 @@ impl Scheduler {
     /// Asks for [`Action::Persist`] with every fact worth remembering.
     pub fn keep_records(&mut self, on: bool) {
         self.records = on;
+    }
+
+    /// Uses the policies the configuration names for single types of tasks.
+    ///
+    /// # Errors
+    /// If one of them cannot be made.
+    pub fn use_policies_per_type(&mut self, names: &mut Names) -> Result<(), PolicyError> {
+        for (name, spec) in self.config.scheduling.per_type.clone() {
+            let policy = policy::create(&spec, &self.config)?;
+            self.use_policy(Some(names.task_type(&name)), policy);
+        }
+        Ok(())
     }
 
     /// Uses a policy of the caller's own, for one type of task or, with `None`, as the default.

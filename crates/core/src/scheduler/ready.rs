@@ -232,16 +232,6 @@ impl Ready {
         lanes.lanes.get(&found.signature)?.head().map(|head| head.1)
     }
 
-    /// Every lane: signature, level and job, in no particular order.
-    pub(crate) fn lanes(&self) -> Vec<(u32, u8, u32)> {
-        let jobs = self
-            .levels
-            .iter()
-            .zip(1u8..)
-            .flat_map(|(queue, level)| queue.jobs.iter().map(move |(&job, lanes)| (level, job, lanes)));
-        jobs.flat_map(|(level, job, lanes)| lanes.lanes.keys().map(move |&signature| (signature, level, job))).collect()
-    }
-
     /// Every lane's tasks, for checks: level, job, signature, order and slot.
     pub(crate) fn tasks(&self) -> impl Iterator<Item = (u8, u32, u32, OrderKey, u32)> + '_ {
         self.levels.iter().zip(1u8..).flat_map(|(queue, level)| {
@@ -253,27 +243,21 @@ impl Ready {
         })
     }
 
-    /// Tasks and lanes before a place in the order, for explanations; counting stops at `most`.
+    /// Tasks in higher levels, and of the same job before a place in its level, for explanations; counting stops at
+    /// `most`.
     pub(crate) fn ahead_of(&self, level: u8, job: u32, order: OrderKey, most: u64) -> u64 {
         let mut ahead = 0;
-        for at in (level..=LEVELS as u8).rev() {
-            let queue = &self.levels[usize::from(at) - 1];
-            for &(_, other) in &queue.turns {
-                for lane in queue.jobs[&other].lanes.values() {
-                    ahead += if at > level {
-                        lane.tasks.len() as u64
-                    } else if other == job {
-                        lane.tasks.range(..(order, 0)).take(most as usize).count() as u64
-                    } else {
-                        0
-                    };
-                    if ahead >= most {
-                        return most;
-                    }
-                }
+        for queue in &self.levels[usize::from(level)..] {
+            let lanes = queue.turns.iter().flat_map(|turn| queue.jobs[&turn.1].lanes.values());
+            for lane in lanes.take(most as usize) {
+                ahead += lane.tasks.len() as u64 + u64::from(lane.array.is_some());
             }
         }
-        ahead
+        let own = self.levels[usize::from(level) - 1].jobs.get(&job);
+        for lane in own.into_iter().flat_map(|lanes| lanes.lanes.values()).take(most as usize) {
+            ahead += lane.tasks.range(..(order, 0)).take(most as usize).count() as u64;
+        }
+        ahead.min(most)
     }
 
     /// Whether the orders agree with the lanes, for checks.

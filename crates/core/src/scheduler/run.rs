@@ -3,15 +3,12 @@
 use super::state::Ghost;
 use super::{Flags, Scheduler, State, Timer, queue_key, wanted_devices};
 use crate::action::{Action, Record, Refusal};
-use crate::config::{PolicySpec, Retry};
+use crate::config::Retry;
 use crate::ids::{NONE, ResourceId, TaskId};
 use crate::steal;
 use crate::task::{Cause, RetryTerms, Status};
 use crate::time::Span;
 use crate::worker::WorkerState;
-
-/// Weight of the newest observation in the moving averages, unless `adaptive` says otherwise.
-const EWMA_ALPHA: f64 = 0.1;
 
 impl Scheduler {
     /// Hands a task that is nowhere to a free slot of a worker and reserves what it asks for.
@@ -179,10 +176,7 @@ impl Scheduler {
         let task = self.tasks.at(slot);
         let (kind, at, duration) = (task.kind, task.worker, self.now.since(task.since));
         self.estimator.record(kind, at as usize, duration, success);
-        let alpha = match &self.config.scheduling.policy {
-            PolicySpec::Options(options) => options.alpha.unwrap_or(EWMA_ALPHA),
-            PolicySpec::Name(_) => EWMA_ALPHA,
-        };
+        let alpha = self.alpha;
         let worker = &mut self.workers[at];
         worker.average.update(alpha, duration.as_secs_f64(), success);
         if success {
@@ -323,7 +317,7 @@ impl Scheduler {
         let worker = &mut self.workers[at];
         worker.quarantines += 1;
         worker.failures_in_a_row = 0;
-        worker.state = WorkerState::Quarantined(until);
+        self.set_state(at, WorkerState::Quarantined(until));
         self.counters.quarantines += 1;
         self.timers.set(until, Timer::Quarantine(self.worker_id(at)));
         self.not_up(at);

@@ -1,6 +1,7 @@
 //! What happens because time passes: retries, requeues, timeouts, aging, samples, rebalancing. And arrays, whose rest
 //! ages, parks and is fed as one.
 
+use super::ready::Head;
 use super::{ArrayPlace, LEVELS, Scheduler, State, Timer, queue_key};
 use crate::action::Action;
 use crate::ids::NONE;
@@ -11,6 +12,10 @@ use crate::worker::WorkerState;
 
 /// Promotions in one step; more wait for the next, at the same moment.
 const PROMOTIONS_PER_STEP: usize = 256;
+
+/// Lanes without a known host that one step looks into, and the pause before the next step.
+const SUSPECTS_PER_STEP: usize = 256;
+const ORPHANS_PAUSE: Span = Span::from_millis(1);
 
 /// Workers whose queues are listed one by one in a sample.
 const WORKERS_SAMPLED: usize = 256;
@@ -94,7 +99,7 @@ impl Scheduler {
                     if let Ok(slot) = self.worker_slot(worker)
                         && self.workers[slot].state == WorkerState::Quarantined(at)
                     {
-                        self.workers[slot].state = WorkerState::Up;
+                        self.set_state(slot, WorkerState::Up);
                         self.up_again(slot);
                         self.serve(slot, actions);
                     }
@@ -122,30 +127,44 @@ impl Scheduler {
         self.enqueue(slot, Cause::NoWorker, actions);
     }
 
-    /// Sets queued tasks aside whose last possible worker has gone. Looks at lanes, not at tasks, and only some time
-    /// after a class has disappeared or the first worker has come.
+    /// Sets queued tasks aside whose last possible worker has gone. A while after a class has disappeared or the first
+    /// worker has come, it goes through the lanes, a bounded number at a time.
     fn park_orphans(&mut self, actions: &mut Vec<Action>) {
-        let mut lanes = self.ready.lanes();
-        lanes.sort_unstable();
+        let mut suspects = Vec::new();
+        let search = self.ready.find(1, self.orphans_from.as_ref(), |found| {
+            let signature = &self.signatures[found.signature];
+            let host = self.classes.get(signature.host);
+            if host.is_none_or(|class| class.can_ever(signature).is_err()) {
+                suspects.push(*found);
+            }
+            suspects.len() == SUSPECTS_PER_STEP
+        });
+        self.orphans_from = search.cut_off;
+        let mut more = search.found.is_some() || search.cut_off.is_some();
         let mut left = PROMOTIONS_PER_STEP;
-        for (signature, level, job) in lanes {
-            if self.workers.len() == 0 || self.has_host(signature) {
+        for lane in suspects {
+            // A worker may still be found: then this only notes whose class it is.
+            if self.workers.len() == 0 || self.has_host(lane.signature) {
                 continue;
             }
-            let found = super::ready::Found { level, job, signature, order: (0, 0, 0) };
-            while let Some(super::ready::Head::Task(slot)) = self.ready.head(&found) {
-                if left == 0 {
-                    self.timers.set(self.now, Timer::Orphans);
-                    return;
-                }
+            while let Some(Head::Task(slot)) = self.ready.head(&lane)
+                && left > 0
+            {
                 left -= 1;
                 self.leave_queue(slot, actions);
                 self.park(slot, actions);
             }
-            if self.ready.head(&found).is_some() {
-                self.ready.set_array(level, job, signature, 0, None);
-                self.queue_array(job, actions);
+            match self.ready.head(&lane) {
+                Some(Head::Element) => {
+                    self.ready.set_array(lane.level, lane.job, lane.signature, 0, None);
+                    self.queue_array(lane.job, actions);
+                }
+                Some(Head::Task(_)) => more = true,
+                None => {}
             }
+        }
+        if more {
+            self.timers.set(self.now + ORPHANS_PAUSE, Timer::Orphans);
         }
     }
 

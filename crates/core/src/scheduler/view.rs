@@ -6,7 +6,7 @@ use crate::config::Bind;
 use crate::ids::{TaskId, WorkerId};
 use crate::metrics::{Health, Metrics, Sample};
 use crate::task::{Cause, Status, TaskSpec};
-use crate::worker::{WorkerState, WorkerStatus};
+use crate::worker::WorkerStatus;
 
 impl Scheduler {
     /// The configuration in force.
@@ -121,8 +121,6 @@ impl Scheduler {
     #[must_use]
     pub fn health(&self) -> Health {
         let variance = self.counters.queue_variance(self.workers.len() as u64);
-        let quarantined =
-            self.workers.iter().filter(|(_, worker)| matches!(worker.state, WorkerState::Quarantined(_))).count();
-        Health::new(&self.metrics(), variance, quarantined as u64)
+        Health::new(&self.metrics(), variance, self.counters.quarantined)
     }
 }

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use smallvec::SmallVec;
 
 use super::place::Wanted;
-use super::ready::{Found, Head};
+use super::ready::Head;
 use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker};
 use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
@@ -24,6 +24,7 @@ impl Scheduler {
     pub(super) fn join(&mut self, spec: WorkerSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         check_spec(&spec)?;
         let first = self.workers.len() == 0;
+        let classes_before = self.class_age;
         let (tag, slots) = (spec.tag, spec.slots);
         let slot = self.workers.next_slot();
         let (class, class_at) = self.enter_class(new_class(spec), slot);
@@ -75,8 +76,16 @@ impl Scheduler {
         if first && self.counters.queued > 0 {
             self.expect_orphans();
         }
-        self.revisit_parked(actions);
+        if self.class_age != classes_before {
+            self.revisit_parked(actions);
+        }
         Ok(())
+    }
+
+    pub(super) fn set_state(&mut self, slot: u32, state: WorkerState) {
+        let set_aside = |state: WorkerState| u64::from(matches!(state, WorkerState::Quarantined(_)));
+        let before = std::mem::replace(&mut self.workers[slot].state, state);
+        self.counters.quarantined = self.counters.quarantined + set_aside(state) - set_aside(before);
     }
 
     /// The worker gets work from now on.
@@ -142,14 +151,18 @@ impl Scheduler {
         if let Ok(entry) = self.class_table.find_entry(hash, |&other| other == at) {
             entry.remove();
         }
-        self.classes.remove(at);
+        let Some(gone) = self.classes.remove(at) else { return };
         self.class_age += 1;
         let fallback: Vec<u32> = self.fallback.iter().copied().collect();
         let mut widened = Vec::new();
-        for signature in fallback {
-            let best = self.best_shared(&self.signatures[signature]);
-            if std::mem::replace(&mut self.signatures[signature].best_shared, best) > best {
-                widened.push(signature);
+        for at in fallback {
+            let signature = &self.signatures[at];
+            let best = signature.best_shared;
+            let others = || self.classes.iter().map(|(_, class)| class.bits.shared(&signature.skills));
+            if gone.bits.shared(&signature.skills) == best && !others().any(|shared| shared == best) {
+                let best = others().max().unwrap_or(0);
+                self.signatures[at].best_shared = best;
+                widened.push(at);
             }
         }
         if !widened.is_empty() {
@@ -162,11 +175,14 @@ impl Scheduler {
 
     /// More workers may run tasks of these signatures than before: those that wait for work get it.
     fn offer_again(&mut self, signatures: &[u32], actions: &mut Vec<Action>) {
-        let mut lanes = self.ready.lanes();
-        lanes.retain(|lane| signatures.contains(&lane.0));
-        lanes.sort_unstable_by_key(|&(signature, level, job)| (std::cmp::Reverse(level), job, signature));
-        for (signature, level, job) in lanes {
-            let lane = Found { level, job, signature, order: (0, 0, 0) };
+        let mut lanes = Vec::new();
+        self.ready.find(1, None, |lane| {
+            if signatures.contains(&lane.signature) {
+                lanes.push(*lane);
+            }
+            false
+        });
+        for lane in lanes {
             while let Some(Head::Task(slot)) = self.ready.head(&lane) {
                 let candidates = self.candidates(slot, Wanted::Room);
                 let Some(worker) = self.decide(slot, &candidates, true) else { break };
@@ -175,7 +191,7 @@ impl Scheduler {
                 self.relist(worker);
             }
             if self.ready.head(&lane) == Some(Head::Element) {
-                self.serve_waiting_workers(job, actions);
+                self.serve_waiting_workers(lane.job, actions);
             }
         }
     }
@@ -230,12 +246,12 @@ impl Scheduler {
         self.leave_class(before.0, before.1, actions);
         match (change.draining, self.workers[slot].state) {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
-                self.workers[slot].state = WorkerState::Draining;
+                self.set_state(slot, WorkerState::Draining);
                 self.not_up(slot);
                 self.requeue_queue(slot, Cause::WorkerLeft, actions);
             }
             (Some(false), WorkerState::Draining) => {
-                self.workers[slot].state = WorkerState::Up;
+                self.set_state(slot, WorkerState::Up);
                 self.up_again(slot);
             }
             _ => {}
@@ -274,7 +290,7 @@ impl Scheduler {
         let slot = self.worker_slot(worker)?;
         self.workers[slot].report = load;
         if self.workers[slot].state == WorkerState::Silent {
-            self.workers[slot].state = WorkerState::Up;
+            self.set_state(slot, WorkerState::Up);
             self.up_again(slot);
             self.serve(slot, actions);
         }
@@ -286,7 +302,7 @@ impl Scheduler {
         if self.workers[slot].state == WorkerState::Silent {
             return Ok(());
         }
-        self.workers[slot].state = WorkerState::Silent;
+        self.set_state(slot, WorkerState::Silent);
         self.workers[slot].credit = 0;
         self.not_up(slot);
         self.take_away(slot, false, actions);
@@ -334,7 +350,7 @@ impl Scheduler {
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
         let at = self.worker_slot(worker)?;
-        self.workers[at].state = WorkerState::Draining;
+        self.set_state(at, WorkerState::Draining);
         self.workers[at].credit = 0;
         self.not_up(at);
         // Running ones first, in the order they were handed out.
