@@ -1,1 +1,67 @@
-//! placeholder
+//! A work-stealing scheduler to embed: register workers, submit tasks, pull assignments.
+//!
+//! [`Balancer`] is the scheduler inside your process. Your workers run your code; the balancer decides who runs what,
+//! moves queued work from the busy to the idle, retries, times out, and can say why. Every decision is taken by the
+//! pure machine of `filch-core`; this crate gives it a lock, a clock and a timer thread, keeps names and payloads,
+//! and calls you back. It never decides anything itself, and never calls back while it holds its lock.
+//!
+//! ```
+//! use filch::{Balancer, Task, Worker};
+//!
+//! let balancer = Balancer::builder().build()?;
+//! balancer.register_worker(Worker::new("python_worker").capability("python"))?;
+//! let task = balancer.submit(Task::named("analyze").payload("data.csv".to_owned()).requires("python").priority(3))?;
+//!
+//! let assignment = balancer.next("python_worker")?.expect("a task is waiting");
+//! assignment.start()?;
+//! let length = assignment.payload().len();
+//! assignment.succeed(length)?;
+//!
+//! assert_eq!(balancer.status(task)?.result.as_deref(), Some(&8));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod assignment;
+mod balancer;
+mod builder;
+mod clock;
+mod error;
+mod explain;
+mod info;
+mod names;
+mod task;
+mod worker;
+
+pub use assignment::Assignment;
+pub use balancer::{Balancer, CallbackId, Job, NextAssignment, ReturnedTask, StatusChange, Subject, WeakBalancer};
+pub use builder::{Builder, PolicyChoice};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use error::{BuildError, Error};
+pub use explain::{Candidate, Choice, Explanation, Reason, Refused};
+pub use filch_core::config::{self, Config, PolicySpec};
+pub use filch_core::policy::{self, Policy};
+pub use filch_core::steal;
+pub use filch_core::tracker::{self, Estimator};
+pub use filch_core::{
+    Cause, Concern, Health, JobId, LoadReport, Metrics, ParentFailure, Priority, Span, Status, TaskId, Time, WorkerId,
+    WorkerState,
+};
+pub use info::{Sample, StealReport, TaskInfo, TaskStatus, WorkerInfo};
+pub use task::{Dependency, PriorityValue, Task, TaskName};
+pub use worker::{Worker, WorkerName, WorkerUpdate};
+
+/// A duration as the core counts it; longer than 500 years is for ever.
+pub(crate) fn span(duration: std::time::Duration) -> Span {
+    Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// A span as the standard library counts it.
+pub(crate) fn duration(span: Span) -> std::time::Duration {
+    std::time::Duration::from_nanos(span.0)
+}
+
+/// The story of one task in `docs/journey.md`; its snippets are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/journey.md")]
+struct Journey;

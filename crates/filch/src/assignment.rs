@@ -1,0 +1,158 @@
+//! A task in the hands of whoever runs it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use filch_core::{Event, TaskId, WorkerId};
+
+use crate::balancer::{Delivery, Report, Shared};
+use crate::error::Error;
+
+/// A task that was handed to a worker. Report how it went; dropping it unfinished gives the task back, so that it is run
+/// by somebody else (also when the code that runs it panics).
+///
+/// An assignment may be revoked: its attempt took too long, the task was cancelled, or its worker went silent or left.
+/// Reports of it are then refused as [`Error::Stale`], and what it occupied is free again.
+#[must_use = "dropping an assignment gives the task back"]
+pub struct Assignment<T = (), R = ()> {
+    shared: Arc<Shared<T, R>>,
+    task: TaskId,
+    attempt: u32,
+    worker: WorkerId,
+    index: u32,
+    payload: Arc<T>,
+    open: bool,
+}
+
+impl<T, R> Assignment<T, R> {
+    pub(crate) fn new(shared: Arc<Shared<T, R>>, delivery: Delivery<T>) -> Self {
+        let Delivery { task, attempt, worker, index, payload } = delivery;
+        Assignment { shared, task, attempt, worker, index, payload, open: true }
+    }
+
+    /// The task's id.
+    #[must_use]
+    pub fn id(&self) -> TaskId {
+        self.task
+    }
+
+    /// The name its submitter gave it.
+    #[must_use]
+    pub fn name(&self) -> Option<Arc<str>> {
+        self.shared.state.lock().entry(self.task)?.name().cloned()
+    }
+
+    /// Which try of the task this is, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The worker it was handed to.
+    #[must_use]
+    pub fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    /// Its position in its array or other job; 0 for a single task.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// What the task carries.
+    #[must_use]
+    pub fn payload(&self) -> &T {
+        &self.payload
+    }
+
+    /// What the task carries, to keep beyond the assignment.
+    #[must_use]
+    pub fn shared_payload(&self) -> Arc<T> {
+        Arc::clone(&self.payload)
+    }
+
+    /// Says that the task runs now; its timeout counts from here.
+    ///
+    /// # Errors
+    /// If the assignment was revoked.
+    pub fn start(&self) -> Result<(), Error> {
+        let (task, attempt) = (self.task, self.attempt);
+        self.shared.report(task, Event::Start { task, attempt }, None)
+    }
+
+    /// The task ended well.
+    ///
+    /// # Errors
+    /// If the assignment was revoked; then the result is dropped.
+    pub fn succeed(self, result: R) -> Result<(), Error> {
+        let (task, attempt) = (self.task, self.attempt);
+        self.finish(Event::Finish { task, attempt }, Some(Report::Result(Some(Arc::new(result)))))
+    }
+
+    /// The attempt ended badly; the task is tried again if it has retries left.
+    ///
+    /// # Errors
+    /// If the assignment was revoked.
+    pub fn fail(self, error: impl fmt::Display) -> Result<(), Error> {
+        let (task, attempt) = (self.task, self.attempt);
+        let report = Report::Error(error.to_string().into(), None);
+        self.finish(Event::Fail { task, attempt, retry: true }, Some(report))
+    }
+
+    /// The task ended badly, and trying again would not help.
+    ///
+    /// # Errors
+    /// If the assignment was revoked.
+    pub fn fail_permanently(self, error: impl fmt::Display) -> Result<(), Error> {
+        let (task, attempt) = (self.task, self.attempt);
+        let report = Report::Error(error.to_string().into(), None);
+        self.finish(Event::Fail { task, attempt, retry: false }, Some(report))
+    }
+
+    /// Gives the task back, as dropping does, and says whether that still counted.
+    ///
+    /// # Errors
+    /// If the assignment was revoked.
+    pub fn give_back(self) -> Result<(), Error> {
+        let (task, attempt) = (self.task, self.attempt);
+        self.finish(Event::GiveBack { task, attempt }, None)
+    }
+
+    fn finish(mut self, event: Event, report: Option<Report<R>>) -> Result<(), Error> {
+        self.open = false;
+        self.shared.report(self.task, event, report)
+    }
+
+    /// Lets go of the assignment without giving the task back: it is reported by its id from now on.
+    pub fn detach(mut self) -> TaskId {
+        self.open = false;
+        self.task
+    }
+
+    /// Whether the attempt no longer counts. Long tasks should look now and then, and stop if it is.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        self.shared.state.lock().scheduler.holder(self.task) != Some((self.worker, self.attempt))
+    }
+}
+
+impl<T, R> Drop for Assignment<T, R> {
+    fn drop(&mut self) {
+        if self.open {
+            let (task, attempt) = (self.task, self.attempt);
+            // Refused if the task was reported by its id or revoked meanwhile; then there is nothing to give back.
+            let _ = self.shared.report(task, Event::GiveBack { task, attempt }, None);
+        }
+    }
+}
+
+impl<T, R> fmt::Debug for Assignment<T, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Assignment")
+            .field("task", &self.task)
+            .field("attempt", &self.attempt)
+            .field("worker", &self.worker)
+            .finish_non_exhaustive()
+    }
+}

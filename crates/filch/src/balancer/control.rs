@@ -1,0 +1,178 @@
+//! Everything else one may ask of a balancer: cancel, steal, rebalance, set policies and limits, start, stop, wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use filch_core::{Event, JobId, TaskId};
+
+use super::{Balancer, Shared};
+use crate::builder::PolicyChoice;
+use crate::error::Error;
+use crate::task::{Task, TaskName};
+use crate::worker::WorkerName;
+
+impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Shared<T, R> {
+    /// Starts the background thread with the first thing that could need it.
+    #[inline]
+    pub(super) fn run_in_background(self: &Arc<Self>) {
+        if !self.background.load(Ordering::Relaxed) {
+            self.background.store(true, Ordering::Relaxed);
+            if self.clock.runs_by_itself() {
+                self.start_thread();
+            }
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
+    /// Starts the background thread now, rather than with the first worker or task; and goes on after
+    /// [`stop`](Balancer::stop).
+    pub fn start(&self) {
+        self.shared.state.lock().stopped = false;
+        self.shared.background.store(true, Ordering::Relaxed);
+        if self.shared.clock.runs_by_itself() {
+            self.shared.start_thread();
+        }
+    }
+
+    /// Ends the background thread and waits for its end. Whoever waits for a task is told; new workers, tasks and wishes
+    /// are refused with [`Error::Stopped`], reports of what is running are not.
+    pub fn stop(&self) {
+        self.shared.with(|state, now, after| state.stop(now, after));
+        self.shared.alarm.stop();
+    }
+
+    /// Whether the background thread runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.shared.alarm.is_running()
+    }
+
+    /// Fires the timers that are due. Only needed with a [clock](crate::Clock) that does not run by itself.
+    pub fn tick(&self) {
+        // A tick is never refused.
+        let _ = self.shared.tell(Event::Tick);
+    }
+
+    /// Withdraws a task at whatever stage it is; whoever runs it finds its assignment revoked.
+    ///
+    /// # Errors
+    /// If the task is not known or settled.
+    pub fn cancel(&self, task: impl Into<TaskName>) -> Result<(), Error> {
+        let task = task.into();
+        self.shared.with(|state, now, after| {
+            let task = state.find_task(&task)?;
+            let cancelled = state.step(now, Event::Cancel { task }, after);
+            cancelled.map_err(|refusal| self.shared.error(state, now, refusal, |_| String::new()))
+        })
+    }
+
+    /// Withdraws everything of a job.
+    ///
+    /// # Errors
+    /// If the job is not known, or all of it is settled.
+    pub fn cancel_job(&self, job: JobId) -> Result<(), Error> {
+        self.shared.tell(Event::CancelJob { job })
+    }
+
+    /// Withdraws an element of an array that was not handed out yet.
+    ///
+    /// # Errors
+    /// If there is no such element, or it was handed out.
+    pub fn cancel_element(&self, job: JobId, index: u32) -> Result<(), Error> {
+        self.shared.tell(Event::CancelElement { job, index })
+    }
+
+    /// Lets an idle worker take queued tasks from another's queue into its own; the tasks it took. Only workers with
+    /// queues of their own (`bind: push`) can be stolen from.
+    ///
+    /// # Errors
+    /// If there is no such worker.
+    pub fn steal(&self, worker: impl Into<WorkerName>) -> Result<Vec<TaskId>, Error> {
+        let worker = worker.into();
+        self.shared.with(|state, now, after| {
+            let thief = state.find_worker(&worker)?;
+            let stole = state.step(now, Event::Steal { thief }, after);
+            stole.map_err(|refusal| self.shared.error(state, now, refusal, |_| String::new()))?;
+            Ok(state.answers.moved.drain(..).filter(|(_, to)| *to == thief).map(|(task, _)| task).collect())
+        })
+    }
+
+    /// Evens out queues now, if they are severely uneven; how many tasks were moved.
+    pub fn rebalance(&self) -> usize {
+        self.shared.with(|state, now, after| {
+            // Rebalancing is never refused.
+            let _ = state.step(now, Event::Rebalance, after);
+            state.answers.moved.drain(..).count()
+        })
+    }
+
+    /// Replaces the default placement policy, or that of one type of task.
+    ///
+    /// ```
+    /// # use filch::Balancer;
+    /// let balancer: Balancer = Balancer::builder().build()?;
+    /// balancer.set_policy(None, "adaptive")?;
+    /// balancer.set_policy("critical", "priority_based")?;
+    /// assert!(balancer.set_policy("critical", "adaptiv").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there is no such policy, or its options make no sense.
+    pub fn set_policy<'a>(
+        &self,
+        task_type: impl Into<Option<&'a str>>,
+        policy: impl Into<PolicyChoice>,
+    ) -> Result<(), Error> {
+        let task_type = task_type.into().map(|name| self.shared.names.task_type(name)).transpose()?;
+        let config = self.shared.state.lock().scheduler.config().clone();
+        let policy = policy.into().make(&config).map_err(Error::Invalid)?;
+        self.shared.state.lock().scheduler.use_policy(task_type, policy);
+        Ok(())
+    }
+
+    /// Sets how many tasks with a concurrency key may run together.
+    ///
+    /// # Errors
+    /// If the limit is 0.
+    pub fn set_key_limit(&self, key: &str, limit: u32) -> Result<(), Error> {
+        let key = self.shared.names.key(key)?;
+        self.shared.tell(Event::SetKeyLimit { key, limit })
+    }
+
+    /// Whether a worker could ever run such a task, by the very rule that placement uses.
+    ///
+    /// # Errors
+    /// If there is no such worker, or a value of the task makes no sense.
+    pub fn can_execute(&self, worker: impl Into<WorkerName>, task: &Task<T>) -> Result<bool, Error> {
+        let worker = worker.into();
+        let spec = match &task.details {
+            None => filch_core::TaskSpec::default(),
+            Some(details) => details.spec(&self.shared.names, &self.shared.retry)?,
+        };
+        self.shared.with(|state, now, _| {
+            let worker = state.find_worker(&worker)?;
+            let answer = state.scheduler.can_execute(worker, &spec);
+            let answer = answer.map_err(|refusal| self.shared.error(state, now, refusal, |_| String::new()))?;
+            Ok(answer.is_ok())
+        })
+    }
+
+    /// Waits until every task is settled, up to `timeout` by the clock of the machine. Whether that is so.
+    pub fn wait_idle(&self, timeout: Duration) -> bool {
+        let (until, thread) = (Self::instant_in(timeout), std::thread::current());
+        loop {
+            if self.shared.state.lock().idle_or_wake(thread.clone()) {
+                return true;
+            }
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                self.shared.state.lock().stop_idle_wait(&thread);
+                return false;
+            }
+            std::thread::park_timeout(rest);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The balancer: the machine behind a lock, with a clock and a timer thread.
+//!
+//! Every operation is the same: prepare outside the lock, tell the machine what happened, carry out what it wants, and
+//! once the lock is free wake, call back and drop. Nothing here decides anything.
+
+mod control;
+mod notify;
+mod pull;
+mod report;
+mod state;
+mod submit;
+mod timer;
+mod view;
+mod workers;
+
+pub use notify::{CallbackId, StatusChange, Subject};
+pub use pull::NextAssignment;
+pub use submit::Job;
+pub use workers::ReturnedTask;
+
+pub(crate) use state::{Delivery, Report, State};
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use filch_core::{ParentName, Refusal, Scheduler, Time};
+use parking_lot::Mutex;
+
+use crate::builder::Builder;
+use crate::clock::Clock;
+use crate::config::Retry;
+use crate::duration;
+use crate::error::Error;
+use crate::names::NameBook;
+use state::After;
+use timer::Alarm;
+
+/// The scheduler inside your process: thread safe, and cheap to clone (clones are the same balancer).
+///
+/// `T` is what a task carries, `R` what it results in; both are `()` unless said otherwise. Payloads and results are
+/// shared, never copied.
+///
+/// Wherever a worker or a task is asked for, either its name or the id that registering or submitting gave will do; ids
+/// are quicker.
+///
+/// # Time
+/// Timers (retries, timeouts, rebalancing, aging) are fired by every operation that finds them due, and by a background
+/// thread that starts with the first worker or task and never holds the lock for longer than one step. [`stop`] ends it,
+/// and so does dropping the last clone.
+///
+/// # Memory
+/// Settled tasks are remembered with their result, error and name until their place is needed again; the setting
+/// `settled_kept` of `limits` says how many at the least.
+///
+/// # Names
+/// Names of capabilities, resources, kinds, keys, task types and affinity keys become numbers that are never given back.
+/// There may be 4,096 capabilities and types, 1,024 resources and 1,048,576 of each of the others; beyond that tasks and
+/// workers with new names are refused, so use no name that is unique to each task. Ids of tasks and workers are no such
+/// names; there may be any number of them.
+///
+/// [`stop`]: Balancer::stop
+pub struct Balancer<T = (), R = ()> {
+    pub(crate) shared: Arc<Shared<T, R>>,
+}
+
+impl<T, R> Clone for Balancer<T, R> {
+    fn clone(&self) -> Self {
+        Balancer { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<T, R> std::fmt::Debug for Balancer<T, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Balancer").finish_non_exhaustive()
+    }
+}
+
+/// A balancer that goes away when nobody else holds it; for callbacks that use the balancer.
+pub struct WeakBalancer<T = (), R = ()> {
+    shared: Weak<Shared<T, R>>,
+}
+
+impl<T, R> WeakBalancer<T, R> {
+    /// The balancer, while it exists.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Balancer<T, R>> {
+        Some(Balancer { shared: self.shared.upgrade()? })
+    }
+}
+
+impl<T, R> Clone for WeakBalancer<T, R> {
+    fn clone(&self) -> Self {
+        WeakBalancer { shared: Weak::clone(&self.shared) }
+    }
+}
+
+/// What all clones share.
+pub(crate) struct Shared<T, R> {
+    pub(crate) state: Mutex<State<T, R>>,
+    pub(crate) names: NameBook,
+    clock: Arc<dyn Clock>,
+    retry: Retry,
+    alarm: Arc<Alarm>,
+    /// Whether the background thread was started, or is not to be.
+    background: AtomicBool,
+}
+
+impl<T, R> Drop for Shared<T, R> {
+    fn drop(&mut self) {
+        self.alarm.stop();
+    }
+}
+
+impl<T, R> Shared<T, R> {
+    /// Runs one operation under the lock, then does what must be done outside it.
+    #[inline]
+    pub(crate) fn with<O>(&self, operation: impl FnOnce(&mut State<T, R>, Time, &mut After<T, R>) -> O) -> O {
+        let mut after = After::default();
+        let now = self.clock.now();
+        let output = {
+            let mut state = self.state.lock();
+            let output = operation(&mut state, now, &mut after);
+            if let Some(steals) = state.stole() {
+                let latency = self.clock.now().since(now);
+                for (victim, outcome) in steals {
+                    state.telemetry.record(victim, Some(latency), outcome);
+                }
+            }
+            state.conclude(&mut after);
+            output
+        };
+        for wake in after.wakes.drain(..) {
+            wake.wake();
+        }
+        if let Some(at) = after.timer {
+            self.alarm.set_timer(at);
+        }
+        if after.deliver {
+            self.deliver();
+        }
+        output
+    }
+
+    /// Says why the machine refused, in the words of the caller. `label` names the tasks of a submission.
+    fn error(
+        &self,
+        state: &State<T, R>,
+        now: Time,
+        refusal: Refusal,
+        label: impl Fn(u32) -> String,
+    ) -> Error {
+        let from_now = |at: Time| duration(at.since(now));
+        match refusal {
+            Refusal::UnknownWorker(id) => Error::UnknownWorker(state.worker_label(id)),
+            Refusal::UnknownTask(id) => Error::UnknownTask(state.task_label(id)),
+            Refusal::UnknownJob(id) => Error::UnknownJob(id.to_string()),
+            Refusal::UnknownElement(job, index) => Error::UnknownElement { job: job.to_string(), index },
+            Refusal::UnknownParent { index, parent } => {
+                let parent = match parent {
+                    ParentName::Task(id) => state.task_label(id),
+                    ParentName::Position(at) => format!("#{at}"),
+                };
+                Error::UnknownParent { task: label(index), parent }
+            }
+            Refusal::Cycle(path) => {
+                let around = path.iter().chain(path.first());
+                Error::Cycle(around.map(|&at| label(at)).collect())
+            }
+            Refusal::QueueFull { queued, limit, retry_after } => {
+                Error::QueueFull { queued, limit, retry_after: duration(retry_after) }
+            }
+            Refusal::Hopeless { index, deadline, earliest } => Error::HopelessDeadline {
+                task: label(index),
+                deadline: from_now(deadline),
+                earliest: from_now(earliest),
+            },
+            Refusal::PinnedElsewhere { worker, lack } => {
+                Error::Unsatisfiable { worker: state.worker_label(worker), lack: self.names.lack(lack) }
+            }
+            Refusal::Invalid(what) => Error::Invalid(what),
+            Refusal::StaleAttempt(task, attempt) => Error::Stale { task: state.task_label(task), attempt },
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
+    /// Starts building a balancer.
+    ///
+    /// ```
+    /// use filch::{Balancer, Config};
+    /// let balancer: Balancer = Balancer::builder().config(Config::default()).policy("round_robin").build()?;
+    /// # Ok::<(), filch::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn builder() -> Builder<T, R> {
+        Builder::default()
+    }
+
+    pub(crate) fn new(scheduler: Scheduler, names: NameBook, clock: Arc<dyn Clock>) -> Self {
+        let retry = scheduler.config().retry.clone();
+        let alarm = Arc::new(Alarm::new(Arc::clone(&clock)));
+        let state = Mutex::new(State::new(scheduler));
+        Balancer { shared: Arc::new(Shared { state, names, clock, retry, alarm, background: AtomicBool::new(false) }) }
+    }
+
+    /// A handle that does not keep the balancer alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakBalancer<T, R> {
+        WeakBalancer { shared: Arc::downgrade(&self.shared) }
+    }
+
+    /// The present by the balancer's clock.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// The instant that far away; so far that nobody lives to see it, if there is no such instant.
+    fn instant_in(timeout: Duration) -> std::time::Instant {
+        let now = std::time::Instant::now();
+        now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(60 * 60 * 24 * 365))
+    }
+}

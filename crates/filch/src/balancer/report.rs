@@ -1,0 +1,97 @@
+//! Reports of how tasks go, by assignment and by task id.
+
+use std::fmt;
+use std::sync::Arc;
+
+use filch_core::{Event, TaskId};
+
+use super::{Balancer, Report, Shared};
+use crate::error::Error;
+use crate::task::TaskName;
+
+impl<T, R> Shared<T, R> {
+    /// Tells the machine of an attempt, with what it brought.
+    #[inline]
+    pub(crate) fn report(&self, task: TaskId, event: Event, report: Option<Report<R>>) -> Result<(), Error> {
+        self.with(|state, now, after| {
+            if let Some(report) = report {
+                state.set_report(task, report);
+            }
+            let result = state.step(now, event, after);
+            state.clear_report(after);
+            result.map_err(|refusal| self.error(state, now, refusal, |at| format!("#{at}")))
+        })
+    }
+
+    /// The same for the attempt that counts now.
+    fn report_by_id(
+        &self,
+        task: &TaskName,
+        report: Option<Report<R>>,
+        event: impl FnOnce(TaskId, u32) -> Event,
+    ) -> Result<(), Error> {
+        self.with(|state, now, after| {
+            let task = state.find_task(task)?;
+            let label = || state.task_label(task);
+            let status = state.scheduler.status(task).ok_or_else(|| Error::UnknownTask(label()))?;
+            let (_, attempt) =
+                state.scheduler.holder(task).ok_or_else(|| Error::NotAssigned { task: label(), status })?;
+            if let Some(report) = report {
+                state.set_report(task, report);
+            }
+            let result = state.step(now, event(task, attempt), after);
+            state.clear_report(after);
+            result.map_err(|refusal| self.error(state, now, refusal, |at| format!("#{at}")))
+        })
+    }
+}
+
+impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
+    /// Says that a task runs now, as [`Assignment::start`](crate::Assignment::start) does.
+    ///
+    /// # Errors
+    /// If the task is not known or not with a worker.
+    pub fn start_task(&self, task: impl Into<TaskName>) -> Result<(), Error> {
+        self.shared.report_by_id(&task.into(), None, |task, attempt| Event::Start { task, attempt })
+    }
+
+    /// A task ended well.
+    ///
+    /// # Errors
+    /// If the task is not known or not with a worker.
+    pub fn complete_task(&self, task: impl Into<TaskName>, result: R) -> Result<(), Error> {
+        self.complete(&task.into(), Some(result))
+    }
+
+    fn complete(&self, task: &TaskName, result: Option<R>) -> Result<(), Error> {
+        let report = Report::Result(result.map(Arc::new));
+        self.shared.report_by_id(task, Some(report), |task, attempt| Event::Finish { task, attempt })
+    }
+
+    /// An attempt of a task ended badly; it is tried again if it has retries left.
+    ///
+    /// # Errors
+    /// If the task is not known or not with a worker.
+    pub fn fail_task(&self, task: impl Into<TaskName>, error: impl fmt::Display) -> Result<(), Error> {
+        self.fail_with(&task.into(), error.to_string(), None)
+    }
+
+    fn fail_with(&self, task: &TaskName, error: String, result: Option<R>) -> Result<(), Error> {
+        let report = Report::Error(error.into(), result.map(Arc::new));
+        self.shared.report_by_id(task, Some(report), |task, attempt| Event::Fail { task, attempt, retry: true })
+    }
+
+    /// Reports by the name of the new status: `running`, `completed` or `failed`, the latter two perhaps with a result.
+    ///
+    /// # Errors
+    /// If the task is not known or not with a worker, or the status is none of the three.
+    pub fn update_status(&self, task: impl Into<TaskName>, status: &str, result: Option<R>) -> Result<(), Error> {
+        let task = task.into();
+        match status {
+            "running" => self.start_task(task),
+            "completed" => self.complete(&task, result),
+            "failed" => self.fail_with(&task, "reported as failed".to_owned(), result),
+            other => Err(Error::Invalid(format!("a task is reported as running, completed or failed, not as {other}"))),
+        }
+    }
+}

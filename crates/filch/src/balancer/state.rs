@@ -1,0 +1,667 @@
+//! What the lock protects: the machine, and beside it the names, payloads and results it knows nothing of.
+//!
+//! [`State::step`] is the only way to the machine; it carries out the actions that come back. Whatever may run code of
+//! other people (waking, calling back, dropping payloads) is put into [`After`] and done once the lock is free.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::Thread;
+
+use filch_core::map::Map;
+use filch_core::steal::{StealOutcome, StealTelemetry};
+use filch_core::{Action, Cause, Event, JobId, Refusal, Scheduler, Status, TaskId, Time, WorkerId};
+use smallvec::SmallVec;
+
+use super::notify::{Callbacks, StatusChange, Subject};
+use crate::error::Error;
+use crate::task::{Details, TaskName};
+use crate::worker::WorkerName;
+
+/// Marks the payload handle of an array; the rest of the number says which.
+const ARRAY: u64 = 1 << 63;
+
+/// A task on its way to whoever asked for one.
+pub(crate) struct Delivery<T> {
+    pub(crate) task: TaskId,
+    pub(crate) attempt: u32,
+    pub(crate) worker: WorkerId,
+    pub(crate) index: u32,
+    pub(crate) payload: Arc<T>,
+}
+
+/// What is kept of a task beside the machine, until its slot is used again.
+pub(crate) struct Entry<T, R> {
+    id: TaskId,
+    /// Gone once the task is settled.
+    payload: Option<Arc<T>>,
+    pub(crate) details: Option<Arc<Details>>,
+    pub(crate) index: u32,
+    pub(crate) result: Option<Arc<R>>,
+    pub(crate) error: Option<Arc<str>>,
+}
+
+impl<T, R> Entry<T, R> {
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.details.as_ref()?.name.as_ref()
+    }
+}
+
+/// A payload with what its submitter said, before the task has an id.
+pub(crate) struct Staged<T> {
+    pub(crate) payload: Arc<T>,
+    pub(crate) details: Option<Arc<Details>>,
+}
+
+impl<T> Staged<T> {
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.details.as_ref()?.name.as_ref()
+    }
+}
+
+/// A registered worker beside the machine.
+pub(crate) struct WorkerRecord {
+    pub(crate) id: WorkerId,
+    pub(crate) name: Arc<str>,
+    pub(crate) capabilities: Vec<String>,
+    /// Those who wait for a task for it, longest first. Each of them has a wish standing in the machine.
+    waiting: VecDeque<u64>,
+}
+
+/// How to wake somebody.
+pub(crate) enum Wake {
+    /// They have been woken.
+    Done,
+    Thread(Thread),
+    Task(Waker),
+}
+
+impl Wake {
+    pub(crate) fn wake(self) {
+        match self {
+            Wake::Done => {}
+            Wake::Thread(thread) => thread.unpark(),
+            Wake::Task(waker) => waker.wake(),
+        }
+    }
+
+    fn take(&mut self) -> Wake {
+        std::mem::replace(self, Wake::Done)
+    }
+}
+
+/// Somebody who waits for a task.
+struct Waiter<T> {
+    worker: WorkerId,
+    wake: Wake,
+    news: News<T>,
+}
+
+/// What somebody who waits for a task finds when looking.
+pub(crate) enum News<T> {
+    /// Nothing yet.
+    Waiting,
+    /// A task.
+    Ready(Delivery<T>),
+    /// There will be none.
+    Failed(Error),
+    /// The time is up.
+    TimedOut,
+}
+
+/// What a report of an attempt brings along.
+pub(crate) enum Report<R> {
+    /// It ended well, with this result where there is one.
+    Result(Option<Arc<R>>),
+    /// It ended badly, for this reason, and perhaps with a result all the same.
+    Error(Arc<str>, Option<Arc<R>>),
+}
+
+/// What operations want to know of the actions of their steps.
+pub(crate) struct Answers<T> {
+    pub(crate) joined: Option<WorkerId>,
+    pub(crate) opened: Option<JobId>,
+    pub(crate) accepted: Vec<TaskId>,
+    pub(crate) moved: Vec<(TaskId, WorkerId)>,
+    pub(crate) handed_back: Vec<(TaskId, u32, Staged<T>)>,
+}
+
+impl<T> Default for Answers<T> {
+    fn default() -> Self {
+        Answers { joined: None, opened: None, accepted: Vec::new(), moved: Vec::new(), handed_back: Vec::new() }
+    }
+}
+
+/// What is left to do once the lock is free.
+pub(crate) struct After<T, R> {
+    pub(crate) wakes: SmallVec<[Wake; 1]>,
+    /// The machine's next timer has changed to this.
+    pub(crate) timer: Option<Time>,
+    /// Status changes wait, and it is on us to call back.
+    pub(crate) deliver: bool,
+    /// Dropped outside the lock, since that may run anybody's code; so are the payloads and results below.
+    retired: SmallVec<[Wake; 1]>,
+    garbage: SmallVec<[(Option<Arc<T>>, Option<Arc<R>>); 2]>,
+}
+
+impl<T, R> Default for After<T, R> {
+    fn default() -> Self {
+        After { wakes: SmallVec::new(), timer: None, deliver: false, retired: SmallVec::new(), garbage: SmallVec::new() }
+    }
+}
+
+/// Everything under the lock.
+pub(crate) struct State<T, R> {
+    pub(crate) scheduler: Scheduler,
+    actions: Vec<Action>,
+    /// By the index of the task.
+    entries: Vec<Option<Entry<T, R>>>,
+    staged: Vec<Option<Staged<T>>>,
+    arrays: Map<u64, Staged<T>>,
+    array_of_job: Map<JobId, u64>,
+    /// The array being submitted, until it has a job.
+    staged_array: Option<u64>,
+    next_array: u64,
+    tasks_by_name: Map<Arc<str>, TaskId>,
+    workers_by_name: Map<Arc<str>, WorkerId>,
+    /// By the index of the worker.
+    workers: Vec<Option<WorkerRecord>>,
+    waiters: Map<u64, Waiter<T>>,
+    next_waiter: u64,
+    /// The worker whose `next` is being served, and what it got.
+    caller: Option<WorkerId>,
+    caught: Option<Delivery<T>>,
+    /// Assignments nobody waits for (any more); they are given back at once.
+    unclaimed: Vec<Delivery<T>>,
+    report: Option<(TaskId, Report<R>)>,
+    pub(crate) answers: Answers<T>,
+    pub(crate) callbacks: Callbacks<R>,
+    /// Status changes nobody was told of yet.
+    pub(crate) outbox: Vec<StatusChange<R>>,
+    /// Somebody is calling back; whatever comes meanwhile is left to them, so that the order holds.
+    pub(crate) delivering: bool,
+    /// Threads that wait until nothing is left to do.
+    idle_waiters: Vec<Thread>,
+    stole: Vec<(Option<WorkerId>, StealOutcome)>,
+    pub(crate) telemetry: StealTelemetry,
+    pub(crate) stopped: bool,
+}
+
+impl<T, R> State<T, R> {
+    pub(crate) fn new(scheduler: Scheduler) -> Self {
+        State {
+            scheduler,
+            actions: Vec::new(),
+            entries: Vec::new(),
+            staged: Vec::new(),
+            arrays: Map::default(),
+            array_of_job: Map::default(),
+            staged_array: None,
+            next_array: 0,
+            tasks_by_name: Map::default(),
+            workers_by_name: Map::default(),
+            workers: Vec::new(),
+            waiters: Map::default(),
+            next_waiter: 0,
+            caller: None,
+            caught: None,
+            unclaimed: Vec::new(),
+            report: None,
+            answers: Answers::default(),
+            callbacks: Callbacks::default(),
+            outbox: Vec::new(),
+            delivering: false,
+            idle_waiters: Vec::new(),
+            stole: Vec::new(),
+            telemetry: StealTelemetry::default(),
+            stopped: false,
+        }
+    }
+
+    /// Tells the machine what happened and carries out what it wants done.
+    pub(crate) fn step(&mut self, now: Time, event: Event, after: &mut After<T, R>) -> Result<(), Refusal> {
+        self.actions.clear();
+        self.scheduler.step(now, event, &mut self.actions);
+        let mut refused = false;
+        for at in 0..self.actions.len() {
+            match self.actions[at] {
+                Action::Notify { task, status, worker, cause } => self.notify(task, status, worker, cause, after),
+                Action::Assign { worker, task, attempt, payload, index } => {
+                    if let Some(payload) = self.payload(task, payload, index, after) {
+                        self.hand_over(Delivery { task, attempt, worker, index, payload }, after);
+                    }
+                }
+                Action::Accepted { task, payload } => self.accept(task, payload, after),
+                Action::Timer { at } => after.timer = Some(at),
+                Action::Refused => refused = true,
+                Action::Stole { victim, outcome, .. } => self.stole.push((victim, outcome)),
+                Action::Move { task, to, .. } => self.answers.moved.push((task, to)),
+                Action::Joined { worker, .. } => self.answers.joined = Some(worker),
+                Action::Opened { job } => self.opened(job),
+                Action::JobDone { job } => self.forget_array(job, after),
+                Action::HandedBack { task, payload, index } => self.hand_back(task, payload, index, after),
+                Action::ElementsSettled { job, count, status, cause } => {
+                    if !self.callbacks.is_empty() {
+                        self.outbox.push(StatusChange::of_elements(Subject::Elements { job, count }, status, cause));
+                    }
+                }
+                // A revoked attempt is noticed when its holder asks or reports; records are not kept.
+                Action::Revoke { .. } | Action::Persist(_) => {}
+            }
+        }
+        let result = match refused {
+            false => Ok(()),
+            true => Err(self.scheduler.take_refusal().unwrap_or(Refusal::Invalid("refused".to_owned()))),
+        };
+        while let Some(Delivery { task, attempt, payload, .. }) = self.unclaimed.pop() {
+            after.garbage.push((Some(payload), None));
+            // Should it be refused, the task is where it should be already.
+            let _ = self.step(now, Event::GiveBack { task, attempt }, after);
+        }
+        result
+    }
+
+    /// The last thing before the lock is freed.
+    pub(crate) fn conclude(&mut self, after: &mut After<T, R>) {
+        self.answers.moved.clear();
+        if !self.idle_waiters.is_empty() && self.scheduler.unsettled() == 0 {
+            after.wakes.extend(self.idle_waiters.drain(..).map(Wake::Thread));
+        }
+        if !self.outbox.is_empty() && !self.delivering {
+            self.delivering = true;
+            after.deliver = true;
+        }
+    }
+
+    /// Steals of the steps since last asked, for whoever knows how long they took.
+    pub(crate) fn stole(&mut self) -> Option<impl Iterator<Item = (Option<WorkerId>, StealOutcome)> + use<T, R>> {
+        (!self.stole.is_empty()).then(|| std::mem::take(&mut self.stole).into_iter())
+    }
+
+    // ---- tasks ----
+
+    /// What the next submission consists of; the machine names the parts by their position.
+    pub(crate) fn stage(&mut self, parts: impl IntoIterator<Item = Staged<T>>) {
+        self.answers.accepted.clear();
+        self.answers.opened = None;
+        self.staged.extend(parts.into_iter().map(Some));
+    }
+
+    /// The submission is over; what was refused goes.
+    pub(crate) fn unstage(&mut self, after: &mut After<T, R>) {
+        for staged in self.staged.drain(..).flatten() {
+            after.garbage.push((Some(staged.payload), None));
+        }
+    }
+
+    /// A handle for the payload of an array.
+    pub(crate) fn stage_array(&mut self, part: Staged<T>) -> u64 {
+        self.answers.opened = None;
+        self.next_array += 1;
+        let handle = self.next_array | ARRAY;
+        self.arrays.insert(handle, part);
+        self.staged_array = Some(handle);
+        handle
+    }
+
+    /// The submission of an array is over; if it was refused, its payload goes.
+    pub(crate) fn unstage_array(&mut self, after: &mut After<T, R>) {
+        if let Some(handle) = self.staged_array.take() {
+            self.drop_array(handle, after);
+        }
+    }
+
+    fn opened(&mut self, job: JobId) {
+        self.answers.opened = Some(job);
+        if let Some(handle) = self.staged_array.take() {
+            self.array_of_job.insert(job, handle);
+        }
+    }
+
+    fn forget_array(&mut self, job: JobId, after: &mut After<T, R>) {
+        if let Some(handle) = self.array_of_job.remove(&job) {
+            self.drop_array(handle, after);
+        }
+    }
+
+    fn drop_array(&mut self, handle: u64, after: &mut After<T, R>) {
+        if let Some(staged) = self.arrays.remove(&handle) {
+            after.garbage.push((Some(staged.payload), None));
+        }
+    }
+
+    fn accept(&mut self, task: TaskId, position: u64, after: &mut After<T, R>) {
+        self.answers.accepted.push(task);
+        if let Some(staged) = self.staged.get_mut(position as usize).and_then(Option::take) {
+            self.enter(task, staged, position as u32, after);
+        }
+    }
+
+    fn enter(&mut self, task: TaskId, staged: Staged<T>, index: u32, after: &mut After<T, R>) {
+        let at = task.index();
+        if at >= self.entries.len() {
+            self.entries.resize_with(at + 1, || None);
+        }
+        if let Some(name) = staged.name() {
+            self.tasks_by_name.insert(Arc::clone(name), task);
+        }
+        let Staged { payload, details } = staged;
+        let entry = Entry { id: task, payload: Some(payload), details, index, result: None, error: None };
+        if let Some(old) = self.entries[at].replace(entry) {
+            if let Some(name) = old.name()
+                && self.tasks_by_name.get(name) == Some(&old.id)
+            {
+                self.tasks_by_name.remove(name);
+            }
+            if old.payload.is_some() || old.result.is_some() {
+                after.garbage.push((old.payload, old.result));
+            }
+        }
+    }
+
+    /// What is known of a task beside the machine.
+    pub(crate) fn entry(&self, task: TaskId) -> Option<&Entry<T, R>> {
+        self.entries.get(task.index())?.as_ref().filter(|entry| entry.id == task)
+    }
+
+    fn entry_mut(&mut self, task: TaskId) -> Option<&mut Entry<T, R>> {
+        self.entries.get_mut(task.index())?.as_mut().filter(|entry| entry.id == task)
+    }
+
+    /// The payload of a task that is not settled. An element of an array gets its own entry the first time.
+    fn payload(&mut self, task: TaskId, handle: u64, index: u32, after: &mut After<T, R>) -> Option<Arc<T>> {
+        if handle & ARRAY != 0 && self.entry(task).is_none() {
+            let array = self.arrays.get(&handle)?;
+            let staged = Staged { payload: Arc::clone(&array.payload), details: array.details.clone() };
+            self.enter(task, staged, index, after);
+        }
+        self.entry(task)?.payload.clone()
+    }
+
+    /// How a task is called by people.
+    pub(crate) fn task_label(&self, task: TaskId) -> String {
+        match self.entry(task).and_then(Entry::name) {
+            Some(name) => name.to_string(),
+            None => task.to_string(),
+        }
+    }
+
+    /// The task that a caller means, as far as names are concerned.
+    pub(crate) fn find_task(&self, name: &TaskName) -> Result<TaskId, Error> {
+        match name {
+            TaskName::Id(id) => Ok(*id),
+            TaskName::Name(text) => {
+                self.tasks_by_name.get(text).copied().ok_or_else(|| Error::UnknownTask(text.to_string()))
+            }
+        }
+    }
+
+    /// Refuses a name that a task which is not settled has already.
+    pub(crate) fn check_name(&self, name: Option<&Arc<str>>) -> Result<(), Error> {
+        let Some(name) = name else { return Ok(()) };
+        match self.tasks_by_name.get(name).and_then(|id| self.scheduler.status(*id)) {
+            Some(status) if !status.is_settled() => Err(Error::DuplicateTask(name.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    /// What comes with the report that is about to be made.
+    pub(crate) fn set_report(&mut self, task: TaskId, report: Report<R>) {
+        self.report = Some((task, report));
+    }
+
+    /// The report is made; what was not used of it goes.
+    pub(crate) fn clear_report(&mut self, after: &mut After<T, R>) {
+        if let Some((_, Report::Result(result) | Report::Error(_, result))) = self.report.take()
+            && result.is_some()
+        {
+            after.garbage.push((None, result));
+        }
+    }
+
+    fn notify(
+        &mut self,
+        task: TaskId,
+        status: Status,
+        worker: Option<WorkerId>,
+        cause: Cause,
+        after: &mut After<T, R>,
+    ) {
+        if let Some((reported, _)) = &self.report
+            && *reported == task
+            && (status == Status::Completed || cause == Cause::Reported)
+            && let Some((_, report)) = self.report.take()
+            && let Some(entry) = self.entry_mut(task)
+        {
+            match report {
+                Report::Result(result) => entry.result = result,
+                Report::Error(error, result) => {
+                    entry.error = Some(error);
+                    entry.result = result;
+                }
+            }
+        }
+        if !self.callbacks.is_empty() {
+            let worker = worker.and_then(|worker| self.worker(worker)).map(|record| Arc::clone(&record.name));
+            let entry = self.entry(task);
+            let change = StatusChange::of_task(task, entry, status, cause, worker);
+            self.outbox.push(change);
+        }
+        if status.is_settled()
+            && let Some(entry) = self.entry_mut(task)
+            && let Some(payload) = entry.payload.take()
+        {
+            after.garbage.push((Some(payload), None));
+        }
+    }
+
+    fn hand_back(&mut self, task: TaskId, payload: u64, index: u32, after: &mut After<T, R>) {
+        if let Some(payload) = self.payload(task, payload, index, after) {
+            let details = self.entry(task).and_then(|entry| entry.details.clone());
+            self.answers.handed_back.push((task, index, Staged { payload, details }));
+        }
+    }
+
+    // ---- workers ----
+
+    pub(crate) fn worker(&self, id: WorkerId) -> Option<&WorkerRecord> {
+        self.workers.get(id.index())?.as_ref().filter(|record| record.id == id)
+    }
+
+    pub(crate) fn worker_mut(&mut self, id: WorkerId) -> Option<&mut WorkerRecord> {
+        self.workers.get_mut(id.index())?.as_mut().filter(|record| record.id == id)
+    }
+
+    /// How a worker is called by people, also when it has gone.
+    pub(crate) fn worker_label(&self, id: WorkerId) -> String {
+        self.worker(id).map_or_else(|| id.to_string(), |record| record.name.to_string())
+    }
+
+    /// The registered worker that a caller means.
+    #[inline]
+    pub(crate) fn find_worker(&self, name: &WorkerName) -> Result<WorkerId, Error> {
+        let id = match name {
+            WorkerName::Id(id) => self.worker(*id).map(|record| record.id),
+            WorkerName::Name(text) => self.workers_by_name.get(text).copied(),
+        };
+        id.ok_or_else(|| Error::UnknownWorker(name.to_string()))
+    }
+
+    pub(crate) fn knows_worker(&self, name: &str) -> bool {
+        self.workers_by_name.contains_key(name)
+    }
+
+    pub(crate) fn add_worker(&mut self, id: WorkerId, name: Arc<str>, capabilities: Vec<String>) {
+        if id.index() >= self.workers.len() {
+            self.workers.resize_with(id.index() + 1, || None);
+        }
+        self.workers_by_name.insert(Arc::clone(&name), id);
+        self.workers[id.index()] = Some(WorkerRecord { id, name, capabilities, waiting: VecDeque::new() });
+    }
+
+    /// A worker has left: those who wait for a task for it wait in vain.
+    pub(crate) fn remove_worker(&mut self, id: WorkerId, after: &mut After<T, R>) {
+        self.fail_waiters(id, after, |name| Error::UnknownWorker(name.to_owned()));
+        self.telemetry.forget(id);
+        if self.worker(id).is_some()
+            && let Some(record) = self.workers[id.index()].take()
+        {
+            self.workers_by_name.remove(&record.name);
+        }
+    }
+
+    fn fail_waiters(&mut self, id: WorkerId, after: &mut After<T, R>, why: impl Fn(&str) -> Error) {
+        let Some(record) = self.worker_mut(id) else { return };
+        let (waiting, name) = (std::mem::take(&mut record.waiting), Arc::clone(&record.name));
+        for key in waiting {
+            if let Some(waiter) = self.waiters.get_mut(&key) {
+                waiter.news = News::Failed(why(&name));
+                after.wakes.push(waiter.wake.take());
+            }
+        }
+    }
+
+    /// Nobody gets anything any more: those who wait are told.
+    pub(crate) fn stop(&mut self, now: Time, after: &mut After<T, R>) {
+        self.stopped = true;
+        let ids: Vec<WorkerId> = self.workers.iter().flatten().map(|record| record.id).collect();
+        for id in ids {
+            let waiting = self.worker(id).map_or(0, |record| record.waiting.len());
+            self.fail_waiters(id, after, |_| Error::Stopped);
+            for _ in 0..waiting {
+                let _ = self.step(now, Event::Withdraw { worker: id }, after);
+            }
+        }
+    }
+
+    /// The machine has forgotten the wishes of a worker that fell silent; those who wait still have them.
+    pub(crate) fn wish_again(&mut self, id: WorkerId, now: Time, after: &mut After<T, R>) {
+        let waiting = self.worker(id).map_or(0, |record| record.waiting.len());
+        for _ in 0..waiting {
+            let _ = self.step(now, Event::Pull { worker: id, wait: true }, after);
+        }
+    }
+
+    // ---- those who ask for tasks ----
+
+    /// Asks for a task for a worker. If there is none and `wake` is given, the wish stands and the answer is a key to
+    /// look for news under.
+    pub(crate) fn pull(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        wake: Option<Wake>,
+        after: &mut After<T, R>,
+    ) -> Result<Result<Delivery<T>, Option<u64>>, Error> {
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        // Whoever asked before is served before, so a wish that does not last must stand behind theirs for a moment.
+        let others = self.worker(worker).is_some_and(|record| !record.waiting.is_empty());
+        let wait = others || wake.is_some();
+        self.caller = Some(worker);
+        let asked = self.step(now, Event::Pull { worker, wait }, after);
+        self.caller = None;
+        if asked.is_err() {
+            return Err(Error::UnknownWorker(self.worker_label(worker)));
+        }
+        if let Some(delivery) = self.caught.take() {
+            return Ok(Ok(delivery));
+        }
+        let Some(wake) = wake else {
+            if wait {
+                let _ = self.step(now, Event::Withdraw { worker }, after);
+            }
+            return Ok(Err(None));
+        };
+        self.next_waiter += 1;
+        let key = self.next_waiter;
+        self.waiters.insert(key, Waiter { worker, wake, news: News::Waiting });
+        if let Some(record) = self.worker_mut(worker) {
+            record.waiting.push_back(key);
+        }
+        Ok(Err(Some(key)))
+    }
+
+    /// Gives an assignment to whoever has waited longest for one for that worker.
+    fn hand_over(&mut self, delivery: Delivery<T>, after: &mut After<T, R>) {
+        let worker = delivery.worker;
+        if let Some(key) = self.worker_mut(worker).and_then(|record| record.waiting.pop_front())
+            && let Some(waiter) = self.waiters.get_mut(&key)
+        {
+            waiter.news = News::Ready(delivery);
+            after.wakes.push(waiter.wake.take());
+        } else if self.caller == Some(worker) && self.caught.is_none() {
+            self.caught = Some(delivery);
+        } else {
+            self.unclaimed.push(delivery);
+        }
+    }
+
+    /// What there is for somebody who waits. Anything but `Waiting` ends the waiting; with `last_look` that does too,
+    /// and the wish is withdrawn.
+    pub(crate) fn look(&mut self, now: Time, key: u64, last_look: bool, after: &mut After<T, R>) -> News<T> {
+        match self.waiters.get(&key) {
+            None => return News::TimedOut,
+            Some(Waiter { news: News::Waiting, .. }) if !last_look => return News::Waiting,
+            Some(_) => {}
+        }
+        let Some(waiter) = self.waiters.remove(&key) else { return News::TimedOut };
+        after.retired.push(waiter.wake);
+        if matches!(waiter.news, News::Waiting) {
+            self.withdraw(now, waiter.worker, key, after);
+            return News::TimedOut;
+        }
+        waiter.news
+    }
+
+    fn withdraw(&mut self, now: Time, worker: WorkerId, key: u64, after: &mut After<T, R>) {
+        if let Some(record) = self.worker_mut(worker) {
+            record.waiting.retain(|other| *other != key);
+            let _ = self.step(now, Event::Withdraw { worker }, after);
+        }
+    }
+
+    /// Somebody no longer waits. A task that was on its way to them is given back, so that another gets it.
+    pub(crate) fn abandon(&mut self, now: Time, key: u64, after: &mut After<T, R>) {
+        if let News::Ready(Delivery { task, attempt, payload, .. }) = self.look(now, key, true, after) {
+            after.garbage.push((Some(payload), None));
+            let _ = self.step(now, Event::GiveBack { task, attempt }, after);
+        }
+    }
+
+    /// The time of somebody who waits is up; they are told unless there is news already.
+    pub(crate) fn time_out(&mut self, now: Time, key: u64, after: &mut After<T, R>) {
+        let Some(waiter) = self.waiters.get_mut(&key) else { return };
+        if matches!(waiter.news, News::Waiting) {
+            waiter.news = News::TimedOut;
+            let worker = waiter.worker;
+            after.wakes.push(waiter.wake.take());
+            self.withdraw(now, worker, key, after);
+        }
+    }
+
+    /// Wakes somebody else from now on.
+    pub(crate) fn set_waker(&mut self, key: u64, waker: &Waker, after: &mut After<T, R>) {
+        if let Some(waiter) = self.waiters.get_mut(&key) {
+            match &waiter.wake {
+                Wake::Task(known) if known.will_wake(waker) => {}
+                _ => after.retired.push(std::mem::replace(&mut waiter.wake, Wake::Task(waker.clone()))),
+            }
+        }
+    }
+
+    /// Whether nothing is left to do; if there is, the thread is woken once nothing is.
+    pub(crate) fn idle_or_wake(&mut self, thread: Thread) -> bool {
+        let idle = self.scheduler.unsettled() == 0;
+        if !idle && !self.idle_waiters.iter().any(|known| known.id() == thread.id()) {
+            self.idle_waiters.push(thread);
+        }
+        idle
+    }
+
+    /// The thread no longer waits.
+    pub(crate) fn stop_idle_wait(&mut self, thread: &Thread) {
+        self.idle_waiters.retain(|known| known.id() != thread.id());
+    }
+}

@@ -1,0 +1,291 @@
+//! Submission: one task, many, an array, a graph; jobs; children of running tasks.
+
+use std::sync::Arc;
+
+use filch_core::map::Map;
+use filch_core::{Event, GraphTask, JobId, TaskId, TaskSpec};
+use smallvec::SmallVec;
+
+use super::state::{After, Staged, State};
+use super::{Balancer, Shared};
+use crate::error::Error;
+use crate::task::{Dependency, Details, Task, TaskName};
+
+/// Tasks that were submitted together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// The id of the whole.
+    pub id: JobId,
+    /// Its tasks, in the order of the submission.
+    pub tasks: Vec<TaskId>,
+}
+
+/// The tasks of a submission by name, for those that depend on each other.
+type Positions = Map<Arc<str>, u32>;
+
+impl<T, R> Shared<T, R> {
+    /// Everything about a task that can be prepared outside the lock.
+    fn prepare(&self, task: Task<T>, position: u64) -> Result<(TaskSpec, Staged<T>), Error> {
+        let Task { payload, mut details } = task;
+        let mut spec = match &mut details {
+            None => TaskSpec::default(),
+            Some(details) => {
+                Details::fix_deadline(details, || self.clock.now());
+                details.spec(&self.names, &self.retry)?
+            }
+        };
+        spec.payload = position;
+        Ok((spec, Staged { payload, details }))
+    }
+}
+
+/// How a task of a submission is called by people.
+fn label<T>(staged: &Staged<T>, position: usize) -> String {
+    staged.name().map_or_else(|| format!("#{position}"), ToString::to_string)
+}
+
+impl<T, R> State<T, R> {
+    /// Turns the names of other tasks and workers into ids. Parents inside the submission are returned by position.
+    fn resolve(
+        &self,
+        spec: &mut TaskSpec,
+        staged: &Staged<T>,
+        position: usize,
+        inside: Option<&Positions>,
+    ) -> Result<SmallVec<[u32; 4]>, Error> {
+        let mut parents = SmallVec::new();
+        let Some(details) = &staged.details else { return Ok(parents) };
+        let unknown =
+            |parent: String| Error::UnknownParent { task: label(staged, position), parent };
+        if let Some(worker) = &details.pin {
+            spec.pin = Some(self.find_worker(worker)?);
+        }
+        if let Some(parent) = &details.parent {
+            spec.parent = Some(self.find_task(parent).map_err(|_| unknown(parent.to_string()))?);
+        }
+        for dependency in &details.after {
+            match dependency {
+                Dependency::Position(at) => match inside {
+                    Some(_) => parents.push(u32::try_from(*at).map_err(|_| unknown(format!("#{at}")))?),
+                    None => return Err(unknown(format!("#{at}"))),
+                },
+                Dependency::Task(TaskName::Name(name)) => match inside.and_then(|inside| inside.get(name)) {
+                    Some(&at) => parents.push(at),
+                    None => {
+                        let parent = self.find_task(&TaskName::Name(Arc::clone(name)));
+                        spec.after.push(parent.map_err(|_| unknown(name.to_string()))?);
+                    }
+                },
+                Dependency::Task(TaskName::Id(id)) => spec.after.push(*id),
+            }
+        }
+        Ok(parents)
+    }
+
+    /// Refuses names that are taken, or given twice in the submission.
+    fn check_names(&self, parts: &[Staged<T>]) -> Result<Positions, Error> {
+        let mut positions = Positions::default();
+        for (position, part) in (0..).zip(parts) {
+            self.check_name(part.name())?;
+            if let Some(name) = part.name()
+                && positions.insert(Arc::clone(name), position).is_some()
+            {
+                return Err(Error::DuplicateTask(name.to_string()));
+            }
+        }
+        Ok(positions)
+    }
+}
+
+impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
+    /// Submits one task.
+    ///
+    /// # Errors
+    /// If its name is taken, something it names is not known, a value makes no sense, the queue is full, its deadline is
+    /// hopeless (and such are refused), or the balancer is stopped.
+    pub fn submit(&self, task: Task<T>) -> Result<TaskId, Error> {
+        let shared = &self.shared;
+        shared.run_in_background();
+        let (spec, staged) = shared.prepare(task, 0)?;
+        let mut spec = Box::new(spec);
+        shared.with(|state, now, after| {
+            let checked = match (&staged.details, state.stopped) {
+                (_, true) => Err(Error::Stopped),
+                (None, _) => Ok(()),
+                (Some(_), _) => {
+                    let resolved = state.resolve(&mut spec, &staged, 0, None);
+                    resolved.and_then(|_| state.check_name(staged.name()))
+                }
+            };
+            let name = staged.name().cloned();
+            state.stage([staged]);
+            let result = checked.and_then(|()| {
+                state.step(now, Event::Submit(spec), after).map_err(|refusal| {
+                    let label = |_| name.as_ref().map_or_else(|| "#0".to_owned(), ToString::to_string);
+                    shared.error(state, now, refusal, label)
+                })
+            });
+            state.unstage(after);
+            result?;
+            state.answers.accepted.first().copied().ok_or(Error::Stopped)
+        })
+    }
+
+    /// Submits several tasks as one job: all or none.
+    ///
+    /// # Errors
+    /// As for [`submit`](Balancer::submit); then none is submitted.
+    pub fn submit_many(&self, tasks: impl IntoIterator<Item = Task<T>>) -> Result<Job, Error> {
+        self.submit_job(tasks, false)
+    }
+
+    /// Submits tasks that depend on each other, as one job: all or none. A dependency may be a name or a position in the
+    /// submission, or any task submitted before.
+    ///
+    /// ```
+    /// use filch::{Balancer, Error, Task};
+    ///
+    /// let balancer: Balancer = Balancer::builder().build()?;
+    /// let graph = [Task::named("build"), Task::named("test").after(["build"]), Task::named("ship").after(["test"])];
+    /// let job = balancer.submit_graph(graph)?;
+    /// assert_eq!(job.tasks.len(), 3);
+    ///
+    /// let circle = [Task::named("hen").after(["egg"]), Task::named("egg").after(["hen"])];
+    /// let error = balancer.submit_graph(circle).unwrap_err();
+    /// assert!(matches!(error, Error::Cycle(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`submit`](Balancer::submit), and if the tasks wait for each other; then none is submitted.
+    pub fn submit_graph(&self, tasks: impl IntoIterator<Item = Task<T>>) -> Result<Job, Error> {
+        self.submit_job(tasks, true)
+    }
+
+    fn submit_job(&self, tasks: impl IntoIterator<Item = Task<T>>, is_graph: bool) -> Result<Job, Error> {
+        let shared = &self.shared;
+        shared.run_in_background();
+        let (mut specs, mut parts) = (Vec::new(), Vec::new());
+        for (position, task) in tasks.into_iter().enumerate() {
+            let (spec, staged) = shared.prepare(task, position as u64)?;
+            specs.push(spec);
+            parts.push(staged);
+        }
+        shared.with(|state, now, after| {
+            let labels: Vec<Option<Arc<str>>> = parts.iter().map(|part| part.name().cloned()).collect();
+            let event = state.job_event(specs, &parts, is_graph);
+            state.stage(parts);
+            let result = event.and_then(|event| {
+                state.step(now, event, after).map_err(|refusal| {
+                    let named = |at: u32| labels.get(at as usize).cloned().flatten();
+                    shared.error(state, now, refusal, |at| named(at).map_or_else(|| format!("#{at}"), |n| n.to_string()))
+                })
+            });
+            state.unstage(after);
+            result?;
+            let id = state.answers.opened.ok_or(Error::Stopped)?;
+            Ok(Job { id, tasks: std::mem::take(&mut state.answers.accepted) })
+        })
+    }
+
+    /// Submits `count` tasks that differ only by their [index](crate::Assignment::index). They cost next to nothing until
+    /// they are handed out, and get their ids then.
+    ///
+    /// # Errors
+    /// As for [`submit`](Balancer::submit). The template can have no name, no dependencies, no worker it is pinned to and
+    /// no job of its own.
+    pub fn submit_array(&self, template: Task<T>, count: u32) -> Result<JobId, Error> {
+        let shared = &self.shared;
+        shared.run_in_background();
+        if let Some(name) = template.id() {
+            return Err(Error::Invalid(format!("the template of an array cannot have a name, this has `{name}`")));
+        }
+        let (mut spec, staged) = shared.prepare(template, 0)?;
+        shared.with(|state, now, after| {
+            if state.stopped {
+                state.stage([staged]);
+                state.unstage(after);
+                return Err(Error::Stopped);
+            }
+            let resolved = state.resolve(&mut spec, &staged, 0, None);
+            spec.payload = state.stage_array(staged);
+            let template = Box::new(spec);
+            let result = resolved.and_then(|_| {
+                state
+                    .step(now, Event::SubmitArray { template, count }, after)
+                    .map_err(|refusal| shared.error(state, now, refusal, |_| "the array".to_owned()))
+            });
+            state.unstage_array(after);
+            result?;
+            state.answers.opened.ok_or(Error::Stopped)
+        })
+    }
+
+    /// Opens a job that tasks are added to one by one, with [`Task::job`]. `weight` is its share against other jobs.
+    ///
+    /// # Errors
+    /// If the weight is not above 0, or the balancer is stopped.
+    pub fn open_job(&self, weight: f64) -> Result<JobId, Error> {
+        self.shared.with(|state, now, after| {
+            if state.stopped {
+                return Err(Error::Stopped);
+            }
+            let opened = state.step(now, Event::OpenJob { weight }, after);
+            opened.map_err(|refusal| self.shared.error(state, now, refusal, |_| String::new()))?;
+            state.answers.opened.ok_or(Error::Stopped)
+        })
+    }
+
+    /// Nothing more will be added to the job.
+    ///
+    /// # Errors
+    /// If there is no such job, or no longer.
+    pub fn close_job(&self, job: JobId) -> Result<(), Error> {
+        self.shared.tell(Event::CloseJob { job })
+    }
+
+    /// Submits a child of a task that is not settled, usually the one that is running.
+    ///
+    /// # Errors
+    /// As for [`submit`](Balancer::submit), and if the parent is not known or settled.
+    pub fn spawn(&self, parent: impl Into<TaskName>, task: Task<T>) -> Result<TaskId, Error> {
+        self.submit(task.parent(parent))
+    }
+}
+
+impl<T, R> State<T, R> {
+    fn job_event(
+        &self,
+        mut specs: Vec<TaskSpec>,
+        parts: &[Staged<T>],
+        is_graph: bool,
+    ) -> Result<Event, Error> {
+        if self.stopped {
+            return Err(Error::Stopped);
+        }
+        let positions = self.check_names(parts)?;
+        if !is_graph {
+            for (position, (spec, part)) in specs.iter_mut().zip(parts).enumerate() {
+                self.resolve(spec, part, position, None)?;
+            }
+            return Ok(Event::SubmitMany(specs));
+        }
+        let mut graph = Vec::with_capacity(specs.len());
+        for (position, (mut spec, part)) in specs.into_iter().zip(parts).enumerate() {
+            let parents = self.resolve(&mut spec, part, position, Some(&positions))?;
+            graph.push(GraphTask { spec, parents });
+        }
+        Ok(Event::SubmitGraph(graph))
+    }
+}
+
+impl<T, R> Shared<T, R> {
+    /// Tells the machine something that has no answer but a refusal.
+    pub(super) fn tell(&self, event: Event) -> Result<(), Error> {
+        self.with(|state, now, after: &mut After<T, R>| {
+            state
+                .step(now, event, after)
+                .map_err(|refusal| self.error(state, now, refusal, |at| format!("#{at}")))
+        })
+    }
+}

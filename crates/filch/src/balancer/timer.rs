@@ -1,0 +1,158 @@
+//! The background thread: fires timers (rebalancing, retries, timeouts, samples) and ends waits whose time is up.
+//!
+//! It takes the lock for one step at a time and never while it sleeps, so it never keeps anybody from submitting. It
+//! holds the balancer only while it works, so it never keeps one alive.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use filch_core::{Event, Time};
+use parking_lot::{Condvar, Mutex};
+
+use super::Shared;
+use crate::clock::Clock;
+
+/// What the thread waits for; shared with those who give it something to wait for.
+pub(super) struct Alarm {
+    clock: Arc<dyn Clock>,
+    plan: Mutex<Plan>,
+    changed: Condvar,
+    /// `Plan::timer`, so that operations see without a lock that there is nothing to tell.
+    timer: AtomicU64,
+}
+
+#[derive(Default)]
+struct Plan {
+    /// When the machine wants to be called, by the balancer's clock.
+    timer: Time,
+    /// Waits that end then.
+    waits: BTreeSet<(Instant, u64)>,
+    /// Grows whenever a thread is told to stop; a thread belongs to one.
+    generation: u64,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Alarm {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Alarm {
+        let plan = Plan { timer: Time::NEVER, ..Plan::default() };
+        Alarm { clock, plan: Mutex::new(plan), changed: Condvar::new(), timer: AtomicU64::new(u64::MAX) }
+    }
+
+    /// The machine's next timer is due then. Only an earlier one disturbs the thread; a later one it finds by itself.
+    #[inline]
+    pub(super) fn set_timer(&self, at: Time) {
+        if at.0 < self.timer.load(Ordering::SeqCst) {
+            let mut plan = self.plan.lock();
+            if at < plan.timer {
+                self.store_timer(&mut plan, at);
+                self.changed.notify_one();
+            }
+        }
+    }
+
+    fn store_timer(&self, plan: &mut Plan, at: Time) {
+        plan.timer = at;
+        self.timer.store(at.0, Ordering::SeqCst);
+    }
+
+    pub(super) fn add_wait(&self, until: Instant, key: u64) {
+        let mut plan = self.plan.lock();
+        let first = plan.waits.first().copied();
+        plan.waits.insert((until, key));
+        if first.is_none_or(|first| (until, key) < first) {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(super) fn remove_wait(&self, until: Instant, key: u64) {
+        self.plan.lock().waits.remove(&(until, key));
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.plan.lock().thread.is_some()
+    }
+
+    /// Ends the thread and waits for its end, unless this is that very thread.
+    pub(super) fn stop(&self) {
+        let thread = {
+            let mut plan = self.plan.lock();
+            plan.generation += 1;
+            self.changed.notify_one();
+            plan.thread.take()
+        };
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the thread has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Shared<T, R> {
+    /// Starts the thread unless it runs. If the system has no thread to give, timers fire with the next operation.
+    pub(super) fn start_thread(self: &Arc<Self>) {
+        let mut plan = self.alarm.plan.lock();
+        if plan.thread.is_some() {
+            return;
+        }
+        // Look at once: whatever was set before nobody has looked at.
+        self.alarm.store_timer(&mut plan, Time::ZERO);
+        let (weak, alarm, generation) = (Arc::downgrade(self), Arc::clone(&self.alarm), plan.generation);
+        let thread = std::thread::Builder::new().name("filch-timer".to_owned());
+        plan.thread = thread.spawn(move || run(&weak, &alarm, generation)).ok();
+    }
+}
+
+fn run<T, R>(weak: &Weak<Shared<T, R>>, alarm: &Alarm, generation: u64) {
+    while let Some((timer_is_due, waits)) = alarm.sleep(generation) {
+        let Some(shared) = weak.upgrade() else { return };
+        for key in waits {
+            shared.with(|state, now, after| state.time_out(now, key, after));
+        }
+        if timer_is_due {
+            let next = shared.with(|state, now, after| {
+                // A tick is never refused.
+                let _ = state.step(now, Event::Tick, after);
+                state.scheduler.next_timer()
+            });
+            if let Some(at) = next {
+                alarm.set_timer(at);
+            }
+        }
+    }
+}
+
+impl Alarm {
+    /// Sleeps until something is due: whether the machine's timer is, and the waits that end. None once stopped.
+    fn sleep(&self, generation: u64) -> Option<(bool, Vec<u64>)> {
+        let mut plan = self.plan.lock();
+        loop {
+            if plan.generation != generation {
+                return None;
+            }
+            let until_timer = (self.clock.runs_by_itself() && plan.timer != Time::NEVER)
+                .then(|| Duration::from_nanos(plan.timer.since(self.clock.now()).0));
+            let timer_is_due = until_timer == Some(Duration::ZERO);
+            if timer_is_due {
+                self.store_timer(&mut plan, Time::NEVER);
+            }
+            let present = Instant::now();
+            let later = plan.waits.split_off(&(present, u64::MAX));
+            let due = std::mem::replace(&mut plan.waits, later);
+            if timer_is_due || !due.is_empty() {
+                return Some((timer_is_due, due.into_iter().map(|wait| wait.1).collect()));
+            }
+            let until_wait = plan.waits.first().map(|wait| wait.0 - present);
+            match until_timer.into_iter().chain(until_wait).min() {
+                Some(rest) => {
+                    self.changed.wait_for(&mut plan, rest);
+                }
+                None => self.changed.wait(&mut plan),
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Building a balancer: settings, policies, clock and estimator.
+
+use std::io::Read as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use filch_core::Scheduler;
+use filch_core::policy::{self, Order, Policy, TaskView, Terms, WorkerView};
+use filch_core::tracker::Estimator;
+
+use crate::balancer::Balancer;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{self, Config, PolicySpec};
+use crate::error::BuildError;
+use crate::names::NameBook;
+
+/// A policy as a caller names it: by name, by name and options, or one of their own.
+pub enum PolicyChoice {
+    /// One that filch knows.
+    Spec(PolicySpec),
+    /// One of the caller's own. If it panics, that counts as refusing the worker.
+    Custom(Box<dyn Policy>),
+}
+
+impl From<&str> for PolicyChoice {
+    fn from(name: &str) -> Self {
+        PolicyChoice::Spec(PolicySpec::Name(name.to_owned()))
+    }
+}
+
+impl From<PolicySpec> for PolicyChoice {
+    fn from(spec: PolicySpec) -> Self {
+        PolicyChoice::Spec(spec)
+    }
+}
+
+impl From<Box<dyn Policy>> for PolicyChoice {
+    fn from(policy: Box<dyn Policy>) -> Self {
+        PolicyChoice::Custom(policy)
+    }
+}
+
+impl PolicyChoice {
+    /// The policy itself, if its options make sense.
+    pub(crate) fn make(self, config: &Config) -> Result<Box<dyn Policy>, String> {
+        match self {
+            PolicyChoice::Custom(policy) => Ok(Box::new(Calm(policy))),
+            PolicyChoice::Spec(spec) => {
+                let mut probe = config.clone();
+                probe.scheduling.policy = spec;
+                if let Some(problem) = probe.validate().first() {
+                    return Err(problem.message.clone());
+                }
+                policy::create(&probe.scheduling.policy, &probe).map_err(|error| error.0)
+            }
+        }
+    }
+}
+
+/// A policy of somebody else: it runs under the balancer's lock, so its panics must not get out.
+struct Calm(Box<dyn Policy>);
+
+impl Policy for Calm {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        catch_unwind(AssertUnwindSafe(|| self.0.score(task, worker, terms))).unwrap_or(None)
+    }
+
+    fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
+        let before = scores.len();
+        let scored = catch_unwind(AssertUnwindSafe(|| self.0.score_all(task, workers, scores)));
+        if scored.is_err() {
+            scores.truncate(before);
+        }
+        // However many it gave, there is one for each worker.
+        scores.resize(before + workers.len(), None);
+    }
+
+    fn order(&self) -> Order {
+        self.0.order()
+    }
+}
+
+/// Makes a [`Balancer`]; see [`Balancer::builder`].
+pub struct Builder<T = (), R = ()> {
+    config: Result<Config, BuildError>,
+    policy: Option<PolicyChoice>,
+    per_type: Vec<(String, PolicyChoice)>,
+    clock: Arc<dyn Clock>,
+    estimator: Option<Box<dyn Estimator>>,
+    marker: std::marker::PhantomData<fn(T) -> R>,
+}
+
+impl<T, R> Default for Builder<T, R> {
+    fn default() -> Self {
+        Builder {
+            config: Ok(Config::default()),
+            policy: None,
+            per_type: Vec::new(),
+            clock: Arc::new(SystemClock::default()),
+            estimator: None,
+            marker: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Builder<T, R> {
+    /// Uses these settings.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Ok(config);
+        self
+    }
+
+    /// Uses the settings of a YAML file. It is read at once; if that fails, [`build`](Builder::build) says why.
+    #[must_use]
+    pub fn config_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.config = read(path.as_ref());
+        self
+    }
+
+    /// Places tasks by this policy instead of the configured one.
+    #[must_use]
+    pub fn policy(mut self, policy: impl Into<PolicyChoice>) -> Self {
+        self.policy = Some(policy.into());
+        self
+    }
+
+    /// Places tasks of one type by this policy.
+    #[must_use]
+    pub fn policy_for_type(mut self, task_type: impl Into<String>, policy: impl Into<PolicyChoice>) -> Self {
+        self.per_type.push((task_type.into(), policy.into()));
+        self
+    }
+
+    /// Takes the time from this clock.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Takes estimates of durations and success from here. It is called under the balancer's lock and must not panic.
+    #[must_use]
+    pub fn estimator(mut self, estimator: Box<dyn Estimator>) -> Self {
+        self.estimator = Some(estimator);
+        self
+    }
+
+    /// The balancer.
+    ///
+    /// # Errors
+    /// If the settings or a policy make no sense, or the file could not be read.
+    pub fn build(self) -> Result<Balancer<T, R>, BuildError> {
+        let config = self.config?;
+        let problems = config.validate();
+        if !problems.is_empty() {
+            return Err(BuildError::Settings(problems));
+        }
+        let mut scheduler = Scheduler::new(&config).map_err(|error| BuildError::Policy(error.0))?;
+        if let Some(estimator) = self.estimator {
+            scheduler = scheduler.with_estimator(estimator);
+        }
+        if let Some(choice) = self.policy {
+            scheduler.use_policy(None, choice.make(&config).map_err(BuildError::Policy)?);
+        }
+        let names = NameBook::default();
+        let configured = config.scheduling.per_type.iter();
+        let configured = configured.map(|(name, spec)| (name.clone(), PolicyChoice::Spec(spec.clone())));
+        for (name, choice) in configured.chain(self.per_type) {
+            let task_type = names.task_type(&name).map_err(|error| BuildError::Policy(error.to_string()))?;
+            scheduler.use_policy(Some(task_type), choice.make(&config).map_err(BuildError::Policy)?);
+        }
+        Ok(Balancer::new(scheduler, names, self.clock))
+    }
+}
+
+fn read(path: &Path) -> Result<Config, BuildError> {
+    let label = path.display().to_string();
+    let failed = |source| BuildError::Read { path: label.clone(), source };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    // One byte more than allowed is enough to see that it is too much.
+    file.take(config::MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let text = config::decode(&bytes, &label).map_err(BuildError::Config)?;
+    Ok(Config::from_yaml(text, &label).map_err(BuildError::Config)?.config)
+}

@@ -1,0 +1,319 @@
+//! Explanations with names instead of numbers: as text for people, as JSON for programs. Adds nothing to what the machine
+//! says.
+
+use std::fmt;
+
+use filch_core as core;
+use filch_core::{CandidateFate, Status, Time, WorkerId};
+use serde::Serialize;
+
+use crate::balancer::State;
+use crate::info::cause_words;
+use crate::names::NameBook;
+
+/// Why a task waits, or why it was placed where it is. Displays as readable text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The task, by name where it has one.
+    pub task: String,
+    /// Where it stands.
+    pub status: &'static str,
+    /// Why it came to that, where there is more than one way.
+    pub cause: Option<&'static str>,
+    /// What the last failed attempt said.
+    pub error: Option<String>,
+    /// Seconds it has been ready to run.
+    pub waiting_s: f64,
+    /// Why it waits; empty if it does not.
+    pub reasons: Vec<Reason>,
+    /// One worker of each class that can never run it.
+    pub refused_by: Vec<Refused>,
+    /// Why it was placed where it is, while that is remembered.
+    pub decision: Option<Choice>,
+    /// Workers where earlier attempts ended badly, and why.
+    pub failures: Vec<Refused>,
+}
+
+/// One reason why a task waits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Reason {
+    /// It depends on a task that has not ended.
+    Dependency {
+        /// On which.
+        parent: String,
+        /// Where that one stands.
+        status: &'static str,
+    },
+    /// Its concurrency key is in use.
+    Key {
+        /// Which.
+        key: String,
+        /// Tasks that run with it.
+        held: u32,
+        /// Tasks that may.
+        limit: u32,
+        /// Tasks of the key that come before it.
+        ahead: u32,
+    },
+    /// It failed and waits for its next attempt.
+    Backoff {
+        /// For so many more seconds.
+        seconds_left: f64,
+        /// Retries so far.
+        retries: u32,
+        /// Retries allowed.
+        most: u32,
+    },
+    /// No registered worker can ever run it.
+    NobodyCan {
+        /// Times it was tried again so far.
+        requeues: u32,
+        /// Times allowed.
+        most: u32,
+    },
+    /// Nobody is registered.
+    NoWorkers,
+    /// Workers that can run it cannot take it right now.
+    NoRoom {
+        /// The best of them and why not.
+        candidates: Vec<Refused>,
+    },
+    /// Others come first.
+    Behind {
+        /// How many, counted up to 1,000.
+        tasks: u64,
+        /// Its level in the queue.
+        level: u8,
+    },
+    /// It waits in a worker's own queue.
+    AtWorker {
+        /// Whose.
+        worker: String,
+        /// Tasks before it there.
+        ahead: u64,
+        /// Whether that worker gets work.
+        state: &'static str,
+    },
+    /// A worker is kept free for it.
+    Reserved {
+        /// Which.
+        worker: String,
+        /// Seconds until it should fit.
+        in_s: f64,
+    },
+}
+
+/// A worker and why it does not, or did not, run the task.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Refused {
+    /// Who.
+    pub worker: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A placement, as it was decided.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// When, in seconds of the balancer's clock.
+    pub at_s: f64,
+    /// Who got it.
+    pub worker: String,
+    /// The policy that scored; empty if the worker asked and this was the first task it could run.
+    pub policy: String,
+    /// Everybody who was looked at.
+    pub candidates: Vec<Candidate>,
+}
+
+/// A candidate of a placement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Who.
+    pub worker: String,
+    /// Its score, highest wins; none if the policy refused it.
+    pub score: Option<f64>,
+    /// The terms of the score.
+    pub terms: Vec<(&'static str, f64)>,
+}
+
+/// Turns numbers into names.
+struct Translator<'a, T, R> {
+    state: &'a State<T, R>,
+    names: &'a NameBook,
+    now: Time,
+}
+
+pub(crate) fn translate<T, R>(
+    state: &State<T, R>,
+    names: &NameBook,
+    now: Time,
+    explanation: core::Explanation,
+) -> Explanation {
+    let translator = Translator { state, names, now };
+    let worker = |id: WorkerId| state.worker_label(id);
+    Explanation {
+        task: state.task_label(explanation.task),
+        status: explanation.status.name(),
+        cause: cause_words(explanation.cause),
+        error: state.entry(explanation.task).and_then(|entry| entry.error.as_deref()).map(str::to_owned),
+        waiting_s: explanation.waiting.as_secs_f64(),
+        reasons: explanation.reasons.into_iter().map(|reason| translator.reason(reason)).collect(),
+        refused_by: explanation
+            .refused_by
+            .into_iter()
+            .map(|(id, lack)| Refused { worker: worker(id), why: names.lack(lack) })
+            .collect(),
+        decision: explanation.decision.map(|decision| Choice {
+            at_s: decision.at.as_secs_f64(),
+            worker: worker(decision.worker),
+            policy: decision.policy,
+            candidates: decision
+                .candidates
+                .into_iter()
+                .map(|one| Candidate { worker: worker(one.worker), score: one.score, terms: one.terms })
+                .collect(),
+        }),
+        failures: explanation
+            .failures
+            .into_iter()
+            .map(|(id, cause)| Refused { worker: worker(id), why: cause_words(cause).unwrap_or("it failed").to_owned() })
+            .collect(),
+    }
+}
+
+impl<T, R> Translator<'_, T, R> {
+    fn seconds_until(&self, at: Time) -> f64 {
+        at.since(self.now).as_secs_f64()
+    }
+
+    fn reason(&self, reason: core::Reason) -> Reason {
+        let worker = |id: WorkerId| self.state.worker_label(id);
+        match reason {
+            core::Reason::Dependency { parent, status } => {
+                Reason::Dependency { parent: self.state.task_label(parent), status: Status::name(status) }
+            }
+            core::Reason::Key { key, held, limit, offered } => {
+                Reason::Key { key: self.names.key_name(key), held, limit, ahead: offered }
+            }
+            core::Reason::Backoff { until, retries, most } => {
+                Reason::Backoff { seconds_left: self.seconds_until(until), retries, most }
+            }
+            core::Reason::NobodyCan { requeues, most } => Reason::NobodyCan { requeues, most },
+            core::Reason::NoWorkers => Reason::NoWorkers,
+            core::Reason::NoRoom { candidates } => Reason::NoRoom {
+                candidates: candidates
+                    .into_iter()
+                    .map(|(id, fate)| Refused { worker: worker(id), why: self.fate(fate) })
+                    .collect(),
+            },
+            core::Reason::Behind { tasks, level } => Reason::Behind { tasks, level },
+            core::Reason::AtWorker { worker: id, ahead, state } => {
+                Reason::AtWorker { worker: worker(id), ahead, state: state.name() }
+            }
+            core::Reason::Reserved { worker: id, from } => {
+                Reason::Reserved { worker: worker(id), in_s: self.seconds_until(from) }
+            }
+        }
+    }
+
+    fn fate(&self, fate: CandidateFate) -> String {
+        match fate {
+            CandidateFate::Never(lack) => self.names.lack(lack),
+            CandidateFate::NotUp(state) => format!("it is {}", state.name()),
+            CandidateFate::SlotsTaken => "all its slots are taken".to_owned(),
+            CandidateFate::Short { resource, needs, free } => {
+                format!("it has {free} {} free, the task needs {needs}", self.names.resource_name(resource))
+            }
+            CandidateFate::KeptFor(task, from) => {
+                format!("it is kept for {} in {:.1} s", self.state.task_label(task), self.seconds_until(from))
+            }
+            CandidateFate::NotAsking => "it has room but has not asked for a task".to_owned(),
+            CandidateFate::Ready => "it could start at once".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}", self.task, self.status)?;
+        if let Some(cause) = self.cause {
+            write!(f, ": {cause}")?;
+        }
+        if !self.reasons.is_empty() {
+            write!(f, " (waiting for {:.1} s)", self.waiting_s)?;
+        }
+        writeln!(f)?;
+        if let Some(error) = &self.error {
+            writeln!(f, "  last error: {error}")?;
+        }
+        for reason in &self.reasons {
+            write!(f, "{reason}")?;
+        }
+        if !self.refused_by.is_empty() {
+            writeln!(f, "  can never run on:")?;
+            list(f, &self.refused_by)?;
+        }
+        if !self.failures.is_empty() {
+            writeln!(f, "  failed before on:")?;
+            list(f, &self.failures)?;
+        }
+        match &self.decision {
+            Some(decision) => write!(f, "{decision}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, entries: &[Refused]) -> fmt::Result {
+    entries.iter().try_for_each(|entry| writeln!(f, "    {}: {}", entry.worker, entry.why))
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Dependency { parent, status } => writeln!(f, "  depends on {parent}, which is {status}"),
+            Reason::Key { key, held, limit, ahead } => {
+                writeln!(f, "  key `{key}`: {held} of {limit} run with it, {ahead} come first")
+            }
+            Reason::Backoff { seconds_left, retries, most } => {
+                writeln!(f, "  retry {retries} of {most} in {seconds_left:.1} s")
+            }
+            Reason::NobodyCan { requeues, most } => {
+                writeln!(f, "  no registered worker can ever run it; tried again {requeues} of {most} times")
+            }
+            Reason::NoWorkers => writeln!(f, "  no worker is registered"),
+            Reason::NoRoom { candidates } => {
+                writeln!(f, "  workers that can run it:")?;
+                list(f, candidates)
+            }
+            Reason::Behind { tasks, level } => writeln!(f, "  {tasks} tasks come first (level {level})"),
+            Reason::AtWorker { worker, ahead, state } => {
+                writeln!(f, "  in the queue of {worker} ({state}), {ahead} tasks before it")
+            }
+            Reason::Reserved { worker, in_s } => writeln!(f, "  {worker} is kept for it, expected in {in_s:.1} s"),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.policy.is_empty() {
+            return writeln!(f, "  given to {}, which asked and could run it first", self.worker);
+        }
+        writeln!(f, "  given to {} by {}:", self.worker, self.policy)?;
+        for candidate in &self.candidates {
+            match candidate.score {
+                None => writeln!(f, "    {}: refused", candidate.worker)?,
+                Some(score) => {
+                    write!(f, "    {}: {score:.3}", candidate.worker)?;
+                    for (at, (name, value)) in candidate.terms.iter().enumerate() {
+                        write!(f, "{}{name} {value:.3}", if at == 0 { " = " } else { ", " })?;
+                    }
+                    writeln!(f)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
