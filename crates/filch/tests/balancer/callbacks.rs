@@ -1,0 +1,166 @@
+//! Callbacks: every change, in order, whatever they do.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use filch::{Balancer, Status, Subject, Task, TaskId, Worker};
+
+use crate::{take, with_workers};
+
+type Log = Arc<Mutex<Vec<(String, Status)>>>;
+
+fn logged(balancer: &Balancer) -> Log {
+    let log = Log::default();
+    let inner = Arc::clone(&log);
+    balancer.on_status(move |change| inner.lock().unwrap().push((change.label(), change.status)));
+    log
+}
+
+#[test]
+fn every_change_is_told_in_order_with_results_and_errors() {
+    let balancer: Balancer<(), u32> = Balancer::builder().build().unwrap();
+    balancer.register_worker(Worker::new("w")).unwrap();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let inner = Arc::clone(&log);
+    balancer.on_status(move |change| inner.lock().unwrap().push(change.clone()));
+    let good = balancer.submit(Task::named("good")).unwrap();
+    let assignment = balancer.next("w").unwrap().unwrap();
+    assignment.start().unwrap();
+    assignment.succeed(5).unwrap();
+    balancer.submit(Task::named("bad")).unwrap();
+    balancer.next("w").unwrap().unwrap().fail("oh no").unwrap();
+    let log = log.lock().unwrap();
+    let of = |name: &str| log.iter().filter(|one| one.name.as_deref() == Some(name)).collect::<Vec<_>>();
+    let statuses: Vec<Status> = of("good").iter().map(|one| one.status).collect();
+    assert_eq!(statuses, [Status::Queued, Status::Assigned, Status::Running, Status::Completed]);
+    let end = of("good")[3].clone();
+    assert_eq!((end.task(), end.result.as_deref(), end.worker.as_deref()), (Some(good), Some(&5), Some("w")));
+    let end = *of("bad").last().unwrap();
+    assert_eq!((end.status, end.error.as_deref()), (Status::Failed, Some("oh no")));
+}
+
+#[test]
+fn a_panicking_callback_harms_nobody() {
+    let balancer = with_workers(&["w"]);
+    let before = logged(&balancer);
+    let panics = balancer.on_status(|_| panic!("a callback panics (as this test wants)"));
+    let after = logged(&balancer);
+    balancer.submit(Task::named("t")).unwrap();
+    take(&balancer, "w").succeed(()).unwrap();
+    let expected = [Status::Queued, Status::Assigned, Status::Completed].map(|status| ("t".to_owned(), status));
+    assert_eq!(*before.lock().unwrap(), expected);
+    assert_eq!(*after.lock().unwrap(), expected);
+    assert!(balancer.remove_callback(panics));
+    assert!(!balancer.remove_callback(panics));
+    balancer.check().unwrap();
+}
+
+#[test]
+fn a_callback_may_use_the_balancer_and_its_changes_come_after() {
+    let balancer = with_workers(&["w"]);
+    let log = logged(&balancer);
+    let weak = balancer.downgrade();
+    balancer.on_status(move |change| {
+        let balancer = weak.upgrade().unwrap();
+        if change.status == Status::Completed && change.name.as_deref() == Some("first") {
+            balancer.submit(Task::named("second")).unwrap();
+            assert_eq!(balancer.metrics().total_queued, 1);
+            take(&balancer, "w").succeed(()).unwrap();
+            balancer.remove_callback(balancer.on_status(|_| {}));
+        }
+    });
+    balancer.submit(Task::named("first")).unwrap();
+    take(&balancer, "w").succeed(()).unwrap();
+    let names: Vec<String> = log.lock().unwrap().iter().map(|(name, status)| format!("{name} {}", status.name())).collect();
+    let lives = ["queued", "assigned", "completed"];
+    let expected: Vec<String> =
+        ["first", "second"].iter().flat_map(|name| lives.map(|status| format!("{name} {status}"))).collect();
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn elements_that_were_never_handed_out_are_told_together() {
+    let balancer = with_workers(&["w"]);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let inner = Arc::clone(&told);
+    balancer.on_status(move |change| inner.lock().unwrap().push((change.subject, change.status, change.label())));
+    let job = balancer.submit_array(Task::new(), 10).unwrap();
+    balancer.cancel_job(job).unwrap();
+    let elements = Subject::Elements { job, count: 10 };
+    assert_eq!(*told.lock().unwrap(), [(elements, Status::Cancelled, format!("10 elements of {job}"))]);
+}
+
+#[test]
+fn changes_of_a_task_keep_their_order_with_many_threads() {
+    let balancer: Balancer = Balancer::builder().build().unwrap();
+    let log: Arc<Mutex<Vec<(TaskId, Status)>>> = Arc::default();
+    let inner = Arc::clone(&log);
+    let at_once = Arc::new(AtomicU32::new(0));
+    balancer.on_status(move |change| {
+        assert_eq!(at_once.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
+        if let Some(task) = change.task() {
+            inner.lock().unwrap().push((task, change.status));
+        }
+        at_once.fetch_sub(1, Ordering::SeqCst);
+    });
+    std::thread::scope(|scope| {
+        for index in 0..4 {
+            let balancer = balancer.clone();
+            scope.spawn(move || {
+                let worker = balancer.register_worker(Worker::new(format!("w{index}"))).unwrap();
+                for _ in 0..500 {
+                    balancer.submit(Task::new()).unwrap();
+                    let assignment = balancer.next_blocking(worker).unwrap();
+                    assignment.start().unwrap();
+                    assignment.succeed(()).unwrap();
+                }
+            });
+        }
+    });
+    // The last to call back may still be at it on another thread when its own operation has returned, but not after
+    // all threads have ended.
+    let log = log.lock().unwrap();
+    assert_eq!(log.len(), 4 * 500 * 4);
+    let mut last = std::collections::BTreeMap::new();
+    for &(task, status) in log.iter() {
+        let before = last.insert(task, status);
+        let expected = match status {
+            Status::Queued => None,
+            Status::Assigned => Some(Status::Queued),
+            Status::Running => Some(Status::Assigned),
+            _ => Some(Status::Running),
+        };
+        assert_eq!(before, expected, "{task}");
+    }
+}
+
+#[test]
+fn payloads_and_results_may_use_the_balancer_when_dropped() {
+    struct Loud(Option<Balancer<Loud, Loud>>);
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            if let Some(balancer) = &self.0 {
+                assert!(balancer.metrics().submitted > 0);
+            }
+        }
+    }
+    let mut config = filch::Config::default();
+    config.limits.settled_kept = 0;
+    let balancer: Balancer<Loud, Loud> = Balancer::builder().config(config).build().unwrap();
+    balancer.register_worker(Worker::new("w")).unwrap();
+    for _ in 0..3 {
+        balancer.submit(Task::with_payload(Loud(Some(balancer.clone())))).unwrap();
+        balancer.next("w").unwrap().unwrap().succeed(Loud(Some(balancer.clone()))).unwrap();
+    }
+    let array = balancer.submit_array(Task::with_payload(Loud(Some(balancer.clone()))), 3).unwrap();
+    balancer.cancel_job(array).unwrap();
+    let refused = Task::with_payload(Loud(Some(balancer.clone()))).after(["nothing"]);
+    assert!(balancer.submit(refused).is_err());
+    let job = balancer.open_job(1.0).unwrap();
+    balancer.close_job(job).unwrap();
+    let closed = Task::with_payload(Loud(Some(balancer.clone()))).job(job);
+    assert!(balancer.submit(closed).is_err());
+    // Make the last result go, which holds the balancer.
+    balancer.submit(Task::with_payload(Loud(None))).unwrap();
+    balancer.next("w").unwrap().unwrap().succeed(Loud(None)).unwrap();
+}

@@ -1,0 +1,161 @@
+//! Every way to be refused, and that nothing has changed then.
+
+use std::time::Duration;
+
+use filch::{BuildError, Balancer, Config, Error, PolicySpec, Task, Worker};
+
+use crate::{still, with_workers};
+
+#[test]
+fn ids_that_are_taken_are_refused_and_those_of_settled_tasks_are_free() {
+    let balancer = with_workers(&["w"]);
+    assert_eq!(balancer.register_worker(Worker::new("w")).unwrap_err(), Error::DuplicateWorker("w".to_owned()));
+    balancer.submit(Task::named("t")).unwrap();
+    assert_eq!(balancer.submit(Task::named("t")).unwrap_err(), Error::DuplicateTask("t".to_owned()));
+    let twice = [Task::named("u"), Task::named("u")];
+    assert_eq!(balancer.submit_many(twice).unwrap_err(), Error::DuplicateTask("u".to_owned()));
+    let one_taken = [Task::named("v"), Task::named("t")];
+    assert_eq!(balancer.submit_graph(one_taken).unwrap_err(), Error::DuplicateTask("t".to_owned()));
+    assert_eq!(balancer.metrics().submitted, 1, "all or none");
+    balancer.cancel("t").unwrap();
+    let again = balancer.submit(Task::named("t")).unwrap();
+    assert_eq!(balancer.status("t").unwrap().id, again);
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_its_name() {
+    let balancer = with_workers(&["w"]);
+    let unknown = Error::UnknownWorker("nobody".to_owned());
+    assert_eq!(balancer.next("nobody").unwrap_err(), unknown);
+    assert_eq!(balancer.next_timeout("nobody", Duration::ZERO).unwrap_err(), unknown);
+    assert_eq!(balancer.unregister_worker("nobody").unwrap_err(), unknown);
+    assert_eq!(balancer.worker_silent("nobody").unwrap_err(), unknown);
+    assert_eq!(balancer.report_load("nobody", filch::LoadReport::default()).unwrap_err(), unknown);
+    assert_eq!(balancer.update_worker("nobody", filch::WorkerUpdate::new()).unwrap_err(), unknown);
+    assert_eq!(balancer.steal("nobody").unwrap_err(), unknown);
+    assert_eq!(balancer.can_execute("nobody", &Task::new()).unwrap_err(), unknown);
+    assert_eq!(balancer.submit(Task::new().pin("nobody")).unwrap_err(), unknown);
+    let unknown = Error::UnknownTask("nothing".to_owned());
+    assert_eq!(balancer.cancel("nothing").unwrap_err(), unknown);
+    assert_eq!(balancer.status("nothing").unwrap_err(), unknown);
+    assert_eq!(balancer.explain("nothing").unwrap_err(), unknown);
+    assert_eq!(balancer.start_task("nothing").unwrap_err(), unknown);
+    let orphan = balancer.submit(Task::named("t").after(["nothing"])).unwrap_err();
+    assert_eq!(orphan.to_string(), "task `t` depends on `nothing`, which is not known");
+    let alone = balancer.submit(Task::named("t").after([0])).unwrap_err();
+    assert_eq!(alone, Error::UnknownParent { task: "t".to_owned(), parent: "#0".to_owned() });
+    let far = balancer.submit_graph([Task::new().after([7])]).unwrap_err();
+    assert_eq!(far, Error::UnknownParent { task: "#0".to_owned(), parent: "#7".to_owned() });
+    assert_eq!(balancer.metrics().submitted, 0);
+}
+
+#[test]
+fn a_cycle_is_refused_with_its_path() {
+    let balancer = with_workers(&["w"]);
+    let circle = [
+        Task::named("fine"),
+        Task::named("a").after(["c"]),
+        Task::named("b").after(["a"]),
+        Task::named("c").after(["b"]),
+    ];
+    let Err(Error::Cycle(path)) = balancer.submit_graph(circle) else { panic!("a cycle") };
+    assert_eq!(path.len(), 4);
+    assert_eq!(path.first(), path.last());
+    for pair in path.windows(2) {
+        assert!(["a b", "b c", "c a"].contains(&format!("{} {}", pair[0], pair[1]).as_str()), "{path:?}");
+    }
+    assert_eq!(balancer.metrics().submitted, 0);
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_again() {
+    let mut config = Config::default();
+    config.limits.max_queued = 2;
+    let (balancer, _) = still(config);
+    balancer.submit_many([Task::new(), Task::new()]).unwrap();
+    let Err(Error::QueueFull { queued, limit, retry_after }) = balancer.submit(Task::new()) else { panic!("full") };
+    assert_eq!((queued, limit), (2, 2));
+    assert!(retry_after >= Duration::from_millis(10), "{retry_after:?}");
+    assert!(matches!(balancer.submit_array(Task::new(), 1), Err(Error::QueueFull { .. })));
+}
+
+#[test]
+fn hopeless_deadlines_are_refused_where_that_is_wanted() {
+    let config = Config::from_yaml("scheduling: { hopeless_deadlines: refuse }", "inline").unwrap().config;
+    let (balancer, clock) = still(config);
+    clock.advance(Duration::from_secs(100));
+    let hurry = Task::named("hurry").estimate(Duration::from_secs(10)).deadline(Duration::from_secs(3));
+    let error = balancer.submit(hurry).unwrap_err();
+    let expected = Error::HopelessDeadline {
+        task: "hurry".to_owned(),
+        deadline: Duration::from_secs(3),
+        earliest: Duration::from_secs(10),
+    };
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn a_pinned_task_its_worker_can_never_run_is_refused() {
+    let balancer = with_workers(&["w"]);
+    let error = balancer.submit(Task::new().pin("w").requires("cuda")).unwrap_err();
+    assert_eq!(error.to_string(), "worker `w` can never run the task pinned to it: it lacks `cuda`");
+    let error = balancer.submit(Task::new().pin("w").resource("gpus", 0.5)).unwrap_err();
+    assert_eq!(error.to_string(), "worker `w` can never run the task pinned to it: it has 0 gpus, the task needs 0.5");
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    let balancer = with_workers(&["w"]);
+    let text = |task: Task| balancer.submit(task).unwrap_err().to_string();
+    assert_eq!(text(Task::new().priority(0)), "a priority is a number from 1 (least) to 5, not 0");
+    assert_eq!(text(Task::new().priority(6)), "a priority is a number from 1 (least) to 5, not 6");
+    assert_eq!(text(Task::new().resource("gpus", -1.0)), "the amount of `gpus` must be 0 or more, not -1");
+    assert!(matches!(balancer.submit(Task::new().timeout(Duration::ZERO)), Err(Error::Invalid(_))));
+    assert!(matches!(balancer.submit_array(Task::named("n"), 3), Err(Error::Invalid(_))));
+    assert!(matches!(balancer.submit_array(Task::new().pin("w"), 3), Err(Error::Invalid(_))));
+    assert!(matches!(balancer.set_key_limit("k", 0), Err(Error::Invalid(_))));
+    for worker in [
+        Worker::new("v").slots(0),
+        Worker::new("v").speed(0.0),
+        Worker::new("v").weight(f64::NAN),
+        Worker::new("v").cost_rate(-1.0),
+        Worker::new("v").resource("memory", f64::INFINITY),
+    ] {
+        assert!(matches!(balancer.register_worker(worker), Err(Error::Invalid(_))));
+    }
+    assert_eq!(balancer.workers().len(), 1);
+    assert_eq!(balancer.metrics().submitted, 0);
+}
+
+#[test]
+fn building_fails_with_the_reason() {
+    let build = |config| Balancer::<(), ()>::builder().config(config).build().unwrap_err();
+    let mut config = Config::default();
+    config.load_balancing.thresholds.idle_threshold = 99;
+    assert!(matches!(build(config), BuildError::Settings(problems) if problems.len() == 1));
+    let mut config = Config::default();
+    config.scheduling.policy = PolicySpec::Name("nonsense".to_owned());
+    assert!(build(config).to_string().contains("nonsense"));
+    let policy = Balancer::<(), ()>::builder().policy("nonsense").build().unwrap_err();
+    assert!(matches!(policy, BuildError::Policy(_)), "{policy}");
+    let typed = Balancer::<(), ()>::builder().policy_for_type("t", "nonsense").build().unwrap_err();
+    assert!(matches!(typed, BuildError::Policy(_)), "{typed}");
+    let missing = Balancer::<(), ()>::builder().config_file("no/such/file.yaml").build().unwrap_err();
+    assert!(missing.to_string().starts_with("cannot read no/such/file.yaml: "), "{missing}");
+    let directory = std::env::temp_dir().join(format!("filch-config-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("filch.yaml");
+    for (text, expected) in [("stealing: { steal_timeot: 1ms }", "steal_timeout"), ("\u{0}", "error")] {
+        std::fs::write(&file, text).unwrap();
+        let wrong = Balancer::<(), ()>::builder().config_file(&file).build().unwrap_err();
+        assert!(matches!(wrong, BuildError::Config(_)), "{wrong}");
+        assert!(wrong.to_string().contains(expected), "{wrong}");
+    }
+    std::fs::write(&file, vec![b'#'; filch::config::MAX_BYTES + 1]).unwrap();
+    let large = Balancer::<(), ()>::builder().config_file(&file).build().unwrap_err();
+    assert!(large.to_string().contains("at most 1048576 bytes"), "{large}");
+    std::fs::remove_dir_all(&directory).unwrap();
+    let known = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/config/load-balancing-config.yaml");
+    let balancer: Balancer = Balancer::builder().config_file(known).build().unwrap();
+    assert!(balancer.workers().is_empty());
+}

@@ -1,0 +1,128 @@
+//! Many threads, many tasks, workers that come and go: nothing is lost, every task ends exactly once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use filch::{Balancer, Config, Error, Task, Worker};
+
+const TASKS: u64 = 1_000_000;
+const SUBMITTERS: u64 = 4;
+const RUNNERS: u64 = 4;
+
+/// What happened to each task, by its payload.
+struct Ledger {
+    runs: Vec<AtomicU32>,
+    completed: AtomicU64,
+    finished: AtomicBool,
+}
+
+#[test]
+fn a_million_tasks_with_workers_coming_and_going() {
+    let mut config = Config::default();
+    config.limits.max_queued = 50_000;
+    config.limits.quarantine_after = 0;
+    let balancer: Balancer<u64, u64> = Balancer::builder().config(config).build().unwrap();
+    let ledger = Arc::new(Ledger {
+        runs: (0..TASKS).map(|_| AtomicU32::new(0)).collect(),
+        completed: AtomicU64::new(0),
+        finished: AtomicBool::new(false),
+    });
+    std::thread::scope(|scope| {
+        let runners: Vec<_> = (0..RUNNERS)
+            .map(|index| {
+                let (balancer, ledger) = (balancer.clone(), Arc::clone(&ledger));
+                scope.spawn(move || run(&balancer, &ledger, index))
+            })
+            .collect();
+        let submitters: Vec<_> = (0..SUBMITTERS)
+            .map(|index| {
+                let balancer = balancer.clone();
+                scope.spawn(move || submit(&balancer, index))
+            })
+            .collect();
+        for submitter in submitters {
+            submitter.join().unwrap();
+        }
+        assert!(balancer.wait_idle(Duration::from_secs(600)), "{:?}", balancer.metrics());
+        ledger.finished.store(true, Ordering::SeqCst);
+        for runner in runners {
+            runner.join().unwrap();
+        }
+    });
+    assert_eq!(ledger.completed.load(Ordering::SeqCst), TASKS);
+    assert!(ledger.runs.iter().all(|runs| runs.load(Ordering::SeqCst) == 1), "every task ends exactly once");
+    let metrics = balancer.metrics();
+    assert_eq!(metrics.completed, TASKS);
+    assert_eq!(metrics.submitted, TASKS + metrics.returned);
+    assert!(metrics.returned > 0, "workers left with tasks: {metrics:?}");
+    assert_eq!((metrics.total_queued, metrics.running, metrics.failed), (0, 0, 0));
+    balancer.check().unwrap();
+}
+
+fn submit(balancer: &Balancer<u64, u64>, index: u64) {
+    let share = TASKS / SUBMITTERS;
+    for number in index * share..(index + 1) * share {
+        let task = match number % 16 {
+            0 => Task::with_payload(number).priority((number % 5 + 1) as u8).kind("odd"),
+            1 => Task::with_payload(number).requires("special"),
+            _ => Task::with_payload(number),
+        };
+        loop {
+            match balancer.submit(task.clone()) {
+                Ok(_) => break,
+                Err(Error::QueueFull { .. }) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Registers as a new worker again and again, and leaves in each of the possible ways.
+fn run(balancer: &Balancer<u64, u64>, ledger: &Ledger, index: u64) {
+    let mut life = 0;
+    while !ledger.finished.load(Ordering::SeqCst) {
+        life += 1;
+        let id = format!("worker-{index}-{life}");
+        let worker = balancer.register_worker(Worker::new(&id).slots(2).capability("special")).unwrap();
+        let tasks_of_this_life = 2_000 + 100 * index;
+        for round in 0..tasks_of_this_life {
+            let Some(assignment) = balancer.next_timeout(worker, Duration::from_millis(2)).unwrap() else { break };
+            match round % 50 {
+                7 => drop(assignment),
+                8 => assignment.give_back().unwrap(),
+                _ => {
+                    assignment.start().unwrap();
+                    let payload = *assignment.payload();
+                    assignment.succeed(payload * 2).unwrap();
+                    ledger.runs[payload as usize].fetch_add(1, Ordering::SeqCst);
+                    ledger.completed.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        }
+        leave(balancer, ledger, &id, life);
+    }
+}
+
+fn leave(balancer: &Balancer<u64, u64>, ledger: &Ledger, id: &str, life: u64) {
+    let held = balancer.next(id).unwrap();
+    if life % 2 == 0 {
+        balancer.unregister_and_requeue(id).unwrap();
+        if let Some(held) = held {
+            assert!(matches!(held.succeed(0), Err(Error::Stale { .. })));
+        }
+        return;
+    }
+    for returned in balancer.unregister_worker(id).unwrap() {
+        let payload = *returned.task.payload_ref();
+        assert_eq!(ledger.runs[payload as usize].load(Ordering::SeqCst), 0);
+        // What was accepted once must not be refused because others came meanwhile.
+        while let Err(error) = balancer.submit(returned.task.clone()) {
+            assert!(matches!(error, Error::QueueFull { .. }), "{error}");
+            std::thread::yield_now();
+        }
+    }
+    if let Some(held) = held {
+        assert!(held.is_revoked());
+    }
+}

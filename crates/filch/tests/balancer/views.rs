@@ -1,0 +1,161 @@
+//! What a user is shown: by name, as text and as JSON.
+
+use std::time::Duration;
+
+use filch::policy::{Policy, TaskView, Terms, WorkerView};
+use filch::{Balancer, Config, Status, Task, Worker};
+
+use crate::{push_bound, status, still, take, with_workers};
+
+#[test]
+fn metrics_have_the_names_users_know_and_become_json() {
+    let balancer = with_workers(&["w"]);
+    balancer.submit(Task::new()).unwrap();
+    let json = serde_json::to_value(balancer.metrics()).unwrap();
+    let names = [
+        "total_steals",
+        "successful_steals",
+        "failed_steals",
+        "success_rate",
+        "tasks_migrated",
+        "rebalance_cycles",
+        "avg_task_wait_time",
+        "agent_count",
+        "total_queued",
+        "busy_agents",
+        "idle_agents",
+    ];
+    for name in names {
+        assert!(json[name].is_number(), "{name}");
+    }
+    assert_eq!((json["agent_count"].as_u64(), json["total_queued"].as_u64()), (Some(1), Some(1)));
+    let workers = serde_json::to_value(balancer.workers()).unwrap();
+    assert_eq!((&workers[0]["id"], &workers[0]["state"]), (&"w".into(), &"up".into()));
+}
+
+#[test]
+fn tasks_are_listed_until_they_are_settled() {
+    let balancer = with_workers(&["w"]);
+    balancer.submit(Task::named("a")).unwrap();
+    balancer.submit(Task::named("b").after(["a"])).unwrap();
+    let held = take(&balancer, "w");
+    let tasks = balancer.tasks();
+    assert_eq!(tasks.len(), 2);
+    assert_eq!((tasks[0].name.as_deref(), tasks[0].status, tasks[0].attempt), (Some("a"), Status::Assigned, 1));
+    assert_eq!((tasks[0].worker.as_deref(), tasks[1].status), (Some("w"), Status::Blocked));
+    let json = serde_json::to_value(&tasks[1]).unwrap();
+    assert_eq!((&json["name"], &json["status"]), (&"b".into(), &"blocked".into()));
+    held.succeed(()).unwrap();
+    take(&balancer, "w").succeed(()).unwrap();
+    assert!(balancer.tasks().is_empty());
+}
+
+#[test]
+fn explanations_name_every_reason() {
+    let (balancer, _) = still(Config::default());
+    balancer.register_worker(Worker::new("gpu").resource("gpus", 1.0).slots(2)).unwrap();
+    balancer.submit(Task::named("first").resource("gpus", 1.0).key("k")).unwrap();
+    balancer.submit(Task::named("second").resource("gpus", 0.5)).unwrap();
+    balancer.submit(Task::named("third").key("k")).unwrap();
+    balancer.submit(Task::named("fourth").after(["second"])).unwrap();
+    let held = take(&balancer, "gpu");
+    assert_eq!(held.name().as_deref(), Some("first"));
+    let text = |name: &str| balancer.explain(name).unwrap().to_string();
+    assert!(text("first").contains("first is assigned\n  given to gpu, which asked"), "{}", text("first"));
+    assert!(text("second").contains("gpu: it has 0 gpus free, the task needs 0.5"), "{}", text("second"));
+    assert!(text("third").contains("key `k`: 1 of 1 run with it, 0 come first"), "{}", text("third"));
+    assert!(text("fourth").contains("depends on second, which is queued"), "{}", text("fourth"));
+    let json = serde_json::to_value(balancer.explain("second").unwrap()).unwrap();
+    assert_eq!(json["reasons"][0]["reason"], "no_room", "{json}");
+    assert_eq!(json["reasons"][0]["candidates"][0]["worker"], "gpu");
+}
+
+#[test]
+fn explanations_show_the_terms_that_decided() {
+    let (balancer, _) = still(push_bound());
+    for id in ["a", "b"] {
+        balancer.register_worker(Worker::new(id)).unwrap();
+    }
+    balancer.submit(Task::named("t")).unwrap();
+    let explanation = balancer.explain("t").unwrap();
+    let choice = explanation.decision.as_ref().unwrap();
+    assert_eq!((choice.worker.as_str(), choice.policy.as_str(), choice.candidates.len()), ("a", "best_fit", 2));
+    assert!(!choice.candidates[0].terms.is_empty());
+    let text = explanation.to_string();
+    assert!(text.contains("in the queue of a (up), 0 tasks before it"), "{text}");
+    assert!(text.contains("given to a by best_fit:\n    a: "), "{text}");
+}
+
+#[test]
+fn settled_tasks_are_remembered_within_a_bound() {
+    let mut config = Config::default();
+    config.limits.settled_kept = 10;
+    let (balancer, _) = still(config);
+    balancer.register_worker(Worker::new("w")).unwrap();
+    for index in 0..50 {
+        balancer.submit(Task::named(format!("t{index}"))).unwrap();
+        take(&balancer, "w").succeed(()).unwrap();
+    }
+    assert_eq!(status(&balancer, "t49"), Status::Completed);
+    let known = (0..50).filter(|index| balancer.status(format!("t{index}")).is_ok()).count();
+    assert!((10..=12).contains(&known), "{known}");
+}
+
+/// Prefers the worker with the longest wait, and panics for tasks of priority 5.
+struct Moody;
+
+impl Policy for Moody {
+    fn name(&self) -> &str {
+        "moody"
+    }
+    fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        assert!(task.priority < 5, "a policy panics (as this test wants)");
+        Some(terms.add("number", worker.id.index() as f64))
+    }
+}
+
+#[test]
+fn a_custom_policy_decides_and_its_panics_are_refusals() {
+    let policy: Box<dyn Policy> = Box::new(Moody);
+    let clock = filch::ManualClock::default();
+    let balancer: Balancer =
+        Balancer::builder().config(push_bound()).policy(policy).clock(clock.clone()).build().unwrap();
+    for id in ["a", "b"] {
+        balancer.register_worker(Worker::new(id)).unwrap();
+    }
+    balancer.submit(Task::named("t")).unwrap();
+    assert_eq!(balancer.explain("t").unwrap().decision.unwrap().worker, "b");
+    balancer.submit(Task::named("hard").priority(5)).unwrap();
+    assert_eq!(status(&balancer, "hard"), Status::Queued, "nobody was good enough, so it waits centrally");
+    assert_eq!(take(&balancer, "a").name().as_deref(), Some("hard"));
+    balancer.set_policy(None, "round_robin").unwrap();
+    balancer.check().unwrap();
+}
+
+#[test]
+fn policies_per_type_come_from_the_file_and_the_builder() {
+    let text = "load_balancing: {}\nscheduling: { per_type: { heavy: fifo } }";
+    let config = Config::from_yaml(text, "inline").unwrap().config;
+    let clock = filch::ManualClock::default();
+    let builder = Balancer::builder().config(config).clock(clock).policy_for_type("light", "round_robin");
+    let balancer: Balancer = builder.build().unwrap();
+    for id in ["a", "b"] {
+        balancer.register_worker(Worker::new(id)).unwrap();
+    }
+    for (task_type, policy) in [("heavy", "fifo"), ("light", "round_robin"), ("other", "best_fit")] {
+        balancer.submit(Task::named(task_type).task_type(task_type)).unwrap();
+        assert_eq!(balancer.explain(task_type).unwrap().decision.unwrap().policy, policy);
+    }
+}
+
+#[test]
+fn estimates_can_come_from_elsewhere() {
+    let tracker = filch::tracker::Tracker::new(filch::Span::from_secs(7));
+    let clock = filch::ManualClock::default();
+    let builder = Balancer::builder().config(push_bound()).clock(clock).estimator(Box::new(tracker));
+    let balancer: Balancer = builder.build().unwrap();
+    balancer.register_worker(Worker::new("w").speed(2.0)).unwrap();
+    balancer.submit(Task::new()).unwrap();
+    balancer.submit(Task::new().estimate(Duration::from_secs(1))).unwrap();
+    assert_eq!(balancer.workers()[0].backlog_s, 4.0);
+}

@@ -1,0 +1,273 @@
+//! Waiting for tasks: blocking and async, with and without timeouts; nobody loses a task by going away.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use filch::{Balancer, Error, LoadReport, Task, Worker, WorkerUpdate};
+
+use crate::{LONG, with_workers};
+
+/// Wakes a thread, as the simplest runtime does.
+struct ThreadWaker(std::thread::Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Waits until the balancer has seen so many events, however long that takes.
+fn until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "it never happened");
+        std::thread::yield_now();
+    }
+}
+
+fn real(workers: &[&str]) -> Balancer {
+    let balancer: Balancer = Balancer::builder().build().unwrap();
+    for id in workers {
+        balancer.register_worker(Worker::new(*id).slots(4)).unwrap();
+    }
+    balancer
+}
+
+#[test]
+fn a_blocked_worker_gets_a_task_submitted_later() {
+    let balancer = real(&["w"]);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| balancer.next_blocking("w").unwrap().succeed(()));
+        let before = balancer.metrics().events;
+        until(|| balancer.metrics().events > before || waiter.is_finished());
+        balancer.submit(Task::new()).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(balancer.metrics().completed, 1);
+}
+
+#[test]
+fn a_timeout_ends_the_waiting_and_withdraws_the_wish() {
+    let balancer = real(&["w"]);
+    assert!(balancer.next_timeout("w", Duration::from_millis(2)).unwrap().is_none());
+    assert!(balancer.next_timeout("w", Duration::ZERO).unwrap().is_none());
+    let task = balancer.submit(Task::new()).unwrap();
+    assert_eq!(balancer.status(task).unwrap().status, filch::Status::Queued, "nobody waits for it");
+    assert_eq!(balancer.next_timeout("w", Duration::MAX).unwrap().unwrap().detach(), task);
+}
+
+#[test]
+fn those_who_wait_are_served_in_turn() {
+    let balancer = with_workers(&["w"]);
+    balancer.update_worker("w", WorkerUpdate::new().slots(4)).unwrap();
+    let mut first = balancer.next_async("w");
+    let mut second = balancer.next_async("w");
+    assert!(poll_once(&mut first).is_pending());
+    assert!(poll_once(&mut second).is_pending());
+    assert!(balancer.next("w").unwrap().is_none());
+    let one = balancer.submit(Task::new()).unwrap();
+    assert!(poll_once(&mut second).is_pending());
+    let Poll::Ready(Ok(Some(assignment))) = poll_once(&mut first) else { panic!("it was first") };
+    assert_eq!(assignment.id(), one);
+    let two = balancer.submit(Task::new()).unwrap();
+    assert!(balancer.next("w").unwrap().is_none(), "it belongs to the one who waits");
+    let Poll::Ready(Ok(Some(other))) = poll_once(&mut second) else { panic!("it was next") };
+    assert_eq!(other.id(), two);
+    assignment.succeed(()).unwrap();
+    other.succeed(()).unwrap();
+    balancer.check().unwrap();
+}
+
+#[test]
+fn a_dropped_future_withdraws_its_wish_or_gives_its_task_back() {
+    let balancer = with_workers(&["w"]);
+    let mut gone = balancer.next_async("w");
+    assert!(poll_once(&mut gone).is_pending());
+    drop(gone);
+    let task = balancer.submit(Task::new()).unwrap();
+    assert_eq!(balancer.status(task).unwrap().status, filch::Status::Queued);
+    drop(balancer.next("w").unwrap().unwrap());
+
+    balancer.cancel(task).unwrap();
+    let mut late = balancer.next_async("w");
+    assert!(poll_once(&mut late).is_pending());
+    let task = balancer.submit(Task::new()).unwrap();
+    assert_eq!(balancer.status(task).unwrap().status, filch::Status::Assigned, "it is on its way");
+    drop(late);
+    assert_eq!(balancer.status(task).unwrap().status, filch::Status::Queued);
+    let assignment = balancer.next("w").unwrap().unwrap();
+    assert_eq!((assignment.id(), assignment.attempt()), (task, 2));
+    drop(balancer.next_async("w"));
+    assignment.succeed(()).unwrap();
+    balancer.check().unwrap();
+}
+
+#[test]
+fn a_task_of_a_dropped_future_goes_to_the_next_in_line() {
+    let balancer = real(&["w"]);
+    let mut first = balancer.next_async("w");
+    assert!(poll_once(&mut first).is_pending());
+    let mut second = balancer.next_async("w");
+    assert!(poll_once(&mut second).is_pending());
+    let task = balancer.submit(Task::new()).unwrap();
+    drop(first);
+    let assignment = block_on(second).unwrap().unwrap();
+    assert_eq!(assignment.id(), task);
+    assignment.succeed(()).unwrap();
+}
+
+#[test]
+fn futures_are_woken_time_out_and_fail() {
+    let balancer = real(&["w"]);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| block_on(balancer.next_async("w")).unwrap().unwrap().succeed(()));
+        balancer.submit(Task::new()).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert!(block_on(balancer.next_async_timeout("w", Duration::from_millis(2))).unwrap().is_none());
+    let task = balancer.submit(Task::new()).unwrap();
+    let assignment = block_on(balancer.next_async_timeout("w", LONG)).unwrap().unwrap();
+    assert_eq!(assignment.id(), task);
+    assignment.succeed(()).unwrap();
+    let nobody = block_on(balancer.next_async("nobody")).unwrap_err();
+    assert_eq!(nobody, Error::UnknownWorker("nobody".to_owned()));
+}
+
+#[test]
+fn an_async_timeout_works_with_a_clock_that_stands_still() {
+    let balancer = with_workers(&["w"]);
+    assert!(block_on(balancer.next_async_timeout("w", Duration::from_millis(1))).unwrap().is_none());
+    let mut pending = balancer.next_async_timeout("w", LONG);
+    assert!(poll_once(&mut pending).is_pending());
+    balancer.submit(Task::new()).unwrap();
+    assert!(matches!(poll_once(&mut pending), Poll::Ready(Ok(Some(_)))));
+}
+
+#[test]
+fn stopping_and_unregistering_tell_those_who_wait() {
+    let balancer = real(&["w", "v"]);
+    let mut stays = balancer.next_async("v");
+    assert!(poll_once(&mut stays).is_pending());
+    let mut future = balancer.next_async("w");
+    assert!(poll_once(&mut future).is_pending());
+    balancer.unregister_worker("w").unwrap();
+    assert!(matches!(poll_once(&mut future), Poll::Ready(Err(Error::UnknownWorker(name))) if name == "w"));
+    assert!(poll_once(&mut stays).is_pending());
+    std::thread::scope(|scope| {
+        let blocked = scope.spawn(|| balancer.next_blocking("v"));
+        balancer.stop();
+        assert!(matches!(blocked.join().unwrap(), Err(Error::Stopped)));
+    });
+    assert!(matches!(poll_once(&mut stays), Poll::Ready(Err(Error::Stopped))));
+    balancer.start();
+    let task = balancer.submit(Task::new()).unwrap();
+    assert_eq!(balancer.status(task).unwrap().status, filch::Status::Queued, "the old wishes are gone");
+    balancer.check().unwrap();
+}
+
+#[test]
+fn a_wish_outlives_the_silence_of_its_worker() {
+    let balancer = real(&["w"]);
+    let mut future = balancer.next_async("w");
+    assert!(poll_once(&mut future).is_pending());
+    balancer.worker_silent("w").unwrap();
+    balancer.submit(Task::new()).unwrap();
+    assert!(poll_once(&mut future).is_pending());
+    balancer.report_load("w", LoadReport::default()).unwrap();
+    let Poll::Ready(Ok(Some(assignment))) = poll_once(&mut future) else { panic!("it is heard of again") };
+    assignment.succeed(()).unwrap();
+    balancer.check().unwrap();
+}
+
+#[test]
+fn wait_idle_waits_for_the_last_task_and_no_longer() {
+    let balancer = real(&["w"]);
+    assert!(balancer.wait_idle(Duration::ZERO));
+    balancer.submit(Task::new()).unwrap();
+    assert!(!balancer.wait_idle(Duration::from_millis(1)));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| balancer.wait_idle(LONG));
+        balancer.next("w").unwrap().unwrap().succeed(()).unwrap();
+        assert!(waiter.join().unwrap());
+    });
+}
+
+#[test]
+fn dropping_the_last_handle_ends_the_thread_and_drops_what_is_inside() {
+    let payload = Arc::new(());
+    let balancer: Balancer<Arc<()>> = Balancer::builder().build().unwrap();
+    let weak = balancer.downgrade();
+    balancer.submit(Task::with_payload(Arc::clone(&payload))).unwrap();
+    assert!(balancer.is_running());
+    let clone = balancer.clone();
+    drop(balancer);
+    assert!(clone.is_running());
+    drop(clone);
+    until(|| weak.upgrade().is_none());
+    until(|| Arc::strong_count(&payload) == 1);
+}
+
+/// Timeouts and dropped futures race with submissions; every task must end up with somebody who finishes it.
+#[test]
+fn no_task_is_lost_in_the_race_between_giving_up_and_getting_one() {
+    const TASKS: u64 = 20_000;
+    let balancer = real(&["a", "b"]);
+    let (done, finished) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for (index, worker) in ["a", "a", "b", "b"].into_iter().enumerate() {
+            let (balancer, done, finished) = (&balancer, &done, &finished);
+            scope.spawn(move || {
+                let mut round = index as u64;
+                while !finished.load(Ordering::SeqCst) {
+                    round += 1;
+                    let pause = Duration::from_micros(round % 40);
+                    let got = match round % 3 {
+                        0 => balancer.next_timeout(worker, pause).unwrap(),
+                        1 => block_on(balancer.next_async_timeout(worker, pause)).unwrap(),
+                        _ => {
+                            let mut future = balancer.next_async(worker);
+                            let polled = poll_once(&mut future);
+                            std::thread::yield_now();
+                            match polled {
+                                Poll::Ready(got) => got.unwrap(),
+                                Poll::Pending => None,
+                            }
+                        }
+                    };
+                    if let Some(assignment) = got {
+                        assignment.succeed(()).unwrap();
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        for _ in 0..TASKS {
+            balancer.submit(Task::new()).unwrap();
+        }
+        assert!(balancer.wait_idle(LONG));
+        finished.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(done.load(Ordering::SeqCst), TASKS);
+    assert_eq!(balancer.metrics().completed, TASKS);
+    balancer.check().unwrap();
+}
