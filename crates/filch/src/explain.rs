@@ -177,7 +177,10 @@ pub(crate) fn translate<T, R>(
         failures: explanation
             .failures
             .into_iter()
-            .map(|(id, cause)| Refused { worker: worker(id), why: cause_words(cause).unwrap_or("it failed").to_owned() })
+            .map(|(id, cause)| Refused {
+                worker: worker(id),
+                why: cause_words(cause).unwrap_or("it failed").to_owned(),
+            })
             .collect(),
     }
 }

@@ -29,6 +29,7 @@ mod clock;
 mod error;
 mod explain;
 mod info;
+mod lock;
 mod names;
 mod task;
 mod worker;

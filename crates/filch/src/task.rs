@@ -424,8 +424,9 @@ impl Details {
             spec.deadline = Some(at);
         }
         if self.retries.is_some() || self.backoff.is_some() {
-            let (backoff, backoff_max) =
-                self.backoff.map_or((retry.backoff, retry.backoff_max), |(first, longest)| (span(first), span(longest)));
+            let (backoff, backoff_max) = self
+                .backoff
+                .map_or((retry.backoff, retry.backoff_max), |(first, longest)| (span(first), span(longest)));
             let max_retries = self.retries.unwrap_or(retry.max_retries);
             spec.retry = Some(RetryTerms { max_retries, backoff, backoff_max });
         }

@@ -24,8 +24,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::lock::Lock;
 use filch_core::{ParentName, Refusal, Scheduler, Time};
-use parking_lot::Mutex;
 
 use crate::builder::Builder;
 use crate::clock::Clock;
@@ -97,7 +97,7 @@ impl<T, R> Clone for WeakBalancer<T, R> {
 
 /// What all clones share.
 pub(crate) struct Shared<T, R> {
-    pub(crate) state: Mutex<State<T, R>>,
+    pub(crate) state: Lock<State<T, R>>,
     pub(crate) names: NameBook,
     clock: Arc<dyn Clock>,
     retry: Retry,
@@ -143,13 +143,7 @@ impl<T, R> Shared<T, R> {
     }
 
     /// Says why the machine refused, in the words of the caller. `label` names the tasks of a submission.
-    fn error(
-        &self,
-        state: &State<T, R>,
-        now: Time,
-        refusal: Refusal,
-        label: impl Fn(u32) -> String,
-    ) -> Error {
+    fn error(&self, state: &State<T, R>, now: Time, refusal: Refusal, label: impl Fn(u32) -> String) -> Error {
         let from_now = |at: Time| duration(at.since(now));
         match refusal {
             Refusal::UnknownWorker(id) => Error::UnknownWorker(state.worker_label(id)),
@@ -200,7 +194,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     pub(crate) fn new(scheduler: Scheduler, names: NameBook, clock: Arc<dyn Clock>) -> Self {
         let retry = scheduler.config().retry.clone();
         let alarm = Arc::new(Alarm::new(Arc::clone(&clock)));
-        let state = Mutex::new(State::new(scheduler));
+        let state = Lock::new(State::new(scheduler));
         Balancer { shared: Arc::new(Shared { state, names, clock, retry, alarm, background: AtomicBool::new(false) }) }
     }
 

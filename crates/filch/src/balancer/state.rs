@@ -146,7 +146,13 @@ pub(crate) struct After<T, R> {
 
 impl<T, R> Default for After<T, R> {
     fn default() -> Self {
-        After { wakes: SmallVec::new(), timer: None, deliver: false, retired: SmallVec::new(), garbage: SmallVec::new() }
+        After {
+            wakes: SmallVec::new(),
+            timer: None,
+            deliver: false,
+            retired: SmallVec::new(),
+            garbage: SmallVec::new(),
+        }
     }
 }
 

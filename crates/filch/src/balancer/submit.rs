@@ -55,8 +55,7 @@ impl<T, R> State<T, R> {
     ) -> Result<SmallVec<[u32; 4]>, Error> {
         let mut parents = SmallVec::new();
         let Some(details) = &staged.details else { return Ok(parents) };
-        let unknown =
-            |parent: String| Error::UnknownParent { task: label(staged, position), parent };
+        let unknown = |parent: String| Error::UnknownParent { task: label(staged, position), parent };
         if let Some(worker) = &details.pin {
             spec.pin = Some(self.find_worker(worker)?);
         }
@@ -178,7 +177,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
             let result = event.and_then(|event| {
                 state.step(now, event, after).map_err(|refusal| {
                     let named = |at: u32| labels.get(at as usize).cloned().flatten();
-                    shared.error(state, now, refusal, |at| named(at).map_or_else(|| format!("#{at}"), |n| n.to_string()))
+                    shared
+                        .error(state, now, refusal, |at| named(at).map_or_else(|| format!("#{at}"), |n| n.to_string()))
                 })
             });
             state.unstage(after);
@@ -254,12 +254,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
 }
 
 impl<T, R> State<T, R> {
-    fn job_event(
-        &self,
-        mut specs: Vec<TaskSpec>,
-        parts: &[Staged<T>],
-        is_graph: bool,
-    ) -> Result<Event, Error> {
+    fn job_event(&self, mut specs: Vec<TaskSpec>, parts: &[Staged<T>], is_graph: bool) -> Result<Event, Error> {
         if self.stopped {
             return Err(Error::Stopped);
         }
@@ -283,9 +278,7 @@ impl<T, R> Shared<T, R> {
     /// Tells the machine something that has no answer but a refusal.
     pub(super) fn tell(&self, event: Event) -> Result<(), Error> {
         self.with(|state, now, after: &mut After<T, R>| {
-            state
-                .step(now, event, after)
-                .map_err(|refusal| self.error(state, now, refusal, |at| format!("#{at}")))
+            state.step(now, event, after).map_err(|refusal| self.error(state, now, refusal, |at| format!("#{at}")))
         })
     }
 }

@@ -71,7 +71,8 @@ fn a_callback_may_use_the_balancer_and_its_changes_come_after() {
     });
     balancer.submit(Task::named("first")).unwrap();
     take(&balancer, "w").succeed(()).unwrap();
-    let names: Vec<String> = log.lock().unwrap().iter().map(|(name, status)| format!("{name} {}", status.name())).collect();
+    let names: Vec<String> =
+        log.lock().unwrap().iter().map(|(name, status)| format!("{name} {}", status.name())).collect();
     let lives = ["queued", "assigned", "completed"];
     let expected: Vec<String> =
         ["first", "second"].iter().flat_map(|name| lives.map(|status| format!("{name} {status}"))).collect();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use filch::{BuildError, Balancer, Config, Error, PolicySpec, Task, Worker};
+use filch::{Balancer, BuildError, Config, Error, PolicySpec, Task, Worker};
 
 use crate::{still, with_workers};
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use filch::{Balancer, Cause, Config, Error, LoadReport, ParentFailure, Status, Task, Worker, WorkerState, WorkerUpdate};
+use filch::{
+    Balancer, Cause, Config, Error, LoadReport, ParentFailure, Status, Task, Worker, WorkerState, WorkerUpdate,
+};
 
 use crate::{push_bound, status, still, take, with_workers};
 
@@ -21,7 +23,10 @@ fn a_task_goes_from_submit_to_its_result() {
     let answer = *assignment.payload() + 22;
     assignment.succeed(answer).unwrap();
     let settled = balancer.status(task).unwrap();
-    assert_eq!((settled.status, settled.result.as_deref(), settled.name.as_deref()), (Status::Completed, Some(&42), Some("t")));
+    assert_eq!(
+        (settled.status, settled.result.as_deref(), settled.name.as_deref()),
+        (Status::Completed, Some(&42), Some("t"))
+    );
     assert!(balancer.next("w").unwrap().is_none());
 }
 
@@ -171,7 +176,9 @@ fn workers_change_drain_report_and_fall_silent() {
     let task = Task::named("t").requires("rust");
     balancer.submit(task.clone()).unwrap();
     assert_eq!(status(&balancer, "t"), Status::Unschedulable);
-    balancer.update_worker("w", WorkerUpdate::new().capabilities(["rust"]).slots(2).resources([("gpus", 1.0)])).unwrap();
+    balancer
+        .update_worker("w", WorkerUpdate::new().capabilities(["rust"]).slots(2).resources([("gpus", 1.0)]))
+        .unwrap();
     let info = &balancer.workers()[0];
     assert_eq!((info.capabilities.as_slice(), info.slots, info.resources["gpus"]), (&["rust".to_owned()][..], 2, 1.0));
     let held = take(&balancer, "w");
