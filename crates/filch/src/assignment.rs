@@ -72,6 +72,12 @@ impl<T, R> Assignment<T, R> {
         Arc::clone(&self.payload)
     }
 
+    /// The accelerators of the worker that the task was given, by position.
+    #[must_use]
+    pub fn devices(&self) -> Vec<usize> {
+        self.shared.state.lock().scheduler.devices(self.task)
+    }
+
     /// Says that the task runs now; its timeout counts from here.
     ///
     /// # Errors

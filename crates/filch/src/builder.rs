@@ -169,9 +169,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Builder<T, R> {
             scheduler.use_policy(None, choice.make(&config).map_err(BuildError::Policy)?);
         }
         let names = NameBook::default();
-        let configured = config.scheduling.per_type.iter();
-        let configured = configured.map(|(name, spec)| (name.clone(), PolicyChoice::Spec(spec.clone())));
-        for (name, choice) in configured.chain(self.per_type) {
+        names.use_policies_per_type(&mut scheduler).map_err(|error| BuildError::Policy(error.0))?;
+        for (name, choice) in self.per_type {
             let task_type = names.task_type(&name).map_err(|error| BuildError::Policy(error.to_string()))?;
             scheduler.use_policy(Some(task_type), choice.make(&config).map_err(BuildError::Policy)?);
         }

@@ -2,9 +2,10 @@
 //!
 //! Numbers are never given back, so the number of different names is bounded; see [`NameBook::LIMITS`].
 
+use filch_core::policy::PolicyError;
 use filch_core::{
-    AffinityId, Amount, CapabilityId, CapabilitySet, Demand, KeyId, KindId, Lack, Names, ResourceId, Table, TypeId,
-    Vector,
+    AffinityId, Amount, CapabilityId, CapabilitySet, Demand, KeyId, KindId, Lack, Names, ResourceId, Scheduler, Table,
+    TypeId, Vector,
 };
 use parking_lot::RwLock;
 
@@ -51,6 +52,11 @@ impl NameBook {
             return Err(Error::TooManyNames { what, limit });
         }
         Ok(table.intern(name))
+    }
+
+    /// Gives a scheduler the policies its configuration names for single task types.
+    pub(crate) fn use_policies_per_type(&self, scheduler: &mut Scheduler) -> Result<(), PolicyError> {
+        scheduler.use_policies_per_type(&mut self.names.write())
     }
 
     pub(crate) fn kind(&self, name: &str) -> Result<KindId, Error> {

@@ -200,6 +200,12 @@ macro_rules! dependency_from {
 }
 dependency_from!(TaskId, &str, &String, String);
 
+impl From<&TaskId> for Dependency {
+    fn from(id: &TaskId) -> Self {
+        Dependency::Task(TaskName::Id(*id))
+    }
+}
+
 impl Default for Task<()> {
     fn default() -> Self {
         Task::new()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use filch_core::{Event, JobId, TaskId};
+use filch_core::{Event, JobId, TaskId, TaskSpec};
 
 use super::{Balancer, Shared};
 use crate::builder::PolicyChoice;
@@ -13,6 +13,11 @@ use crate::task::{Task, TaskName};
 use crate::worker::WorkerName;
 
 impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Shared<T, R> {
+    /// What a task asks for, to ask about it.
+    fn probe(&self, task: &Task<T>) -> Result<TaskSpec, Error> {
+        task.details.as_ref().map_or(Ok(TaskSpec::default()), |details| details.spec(&self.names, &self.retry))
+    }
+
     /// Starts the background thread with the first thing that could need it.
     #[inline]
     pub(super) fn run_in_background(self: &Arc<Self>) {
@@ -147,17 +152,23 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// # Errors
     /// If there is no such worker, or a value of the task makes no sense.
     pub fn can_execute(&self, worker: impl Into<WorkerName>, task: &Task<T>) -> Result<bool, Error> {
-        let worker = worker.into();
-        let spec = match &task.details {
-            None => filch_core::TaskSpec::default(),
-            Some(details) => details.spec(&self.shared.names, &self.shared.retry)?,
-        };
-        self.shared.with(|state, now, _| {
-            let worker = state.find_worker(&worker)?;
-            let answer = state.scheduler.can_execute(worker, &spec);
-            let answer = answer.map_err(|refusal| self.shared.error(state, now, refusal, |_| String::new()))?;
-            Ok(answer.is_ok())
-        })
+        let (worker, spec) = (worker.into(), self.shared.probe(task)?);
+        let state = self.shared.state.lock();
+        let worker = state.find_worker(&worker)?;
+        let answer = state.scheduler.can_execute(worker, &spec);
+        let answer = answer.map_err(|_| Error::UnknownWorker(state.worker_label(worker)))?;
+        Ok(answer.is_ok())
+    }
+
+    /// The id of a worker that could run such a task: one with room for it now if a bounded look finds any, else one that
+    /// could later; none if nobody ever could.
+    ///
+    /// # Errors
+    /// If a value of the task makes no sense.
+    pub fn suitable_worker(&self, task: &Task<T>) -> Result<Option<String>, Error> {
+        let spec = self.shared.probe(task)?;
+        let state = self.shared.state.lock();
+        Ok(state.scheduler.suitable_worker(&spec).map(|worker| state.worker_label(worker)))
     }
 
     /// Waits until every task is settled, up to `timeout` by the clock of the machine. Whether that is so.

@@ -132,6 +132,9 @@ impl<T> Default for Answers<T> {
     }
 }
 
+/// A payload or a result that is no longer needed.
+type Garbage<T, R> = (Option<Arc<T>>, Option<Arc<R>>);
+
 /// What is left to do once the lock is free.
 pub(crate) struct After<T, R> {
     pub(crate) wakes: SmallVec<[Wake; 1]>,
@@ -141,7 +144,7 @@ pub(crate) struct After<T, R> {
     pub(crate) deliver: bool,
     /// Dropped outside the lock, since that may run anybody's code; so are the payloads and results below.
     retired: SmallVec<[Wake; 1]>,
-    garbage: SmallVec<[(Option<Arc<T>>, Option<Arc<R>>); 2]>,
+    garbage: SmallVec<[Garbage<T, R>; 2]>,
 }
 
 impl<T, R> Default for After<T, R> {

@@ -10,7 +10,7 @@ use crate::names::NameBook;
 use crate::task::TaskName;
 
 impl<T, R> State<T, R> {
-    fn worker_info(&self, figures: WorkerStatus, names: &NameBook, now: filch_core::Time) -> WorkerInfo {
+    fn worker_info(&self, figures: &WorkerStatus, names: &NameBook, now: filch_core::Time) -> WorkerInfo {
         let lifetime_s = now.since(figures.since).as_secs_f64() * f64::from(figures.slots);
         let record = self.worker(figures.id);
         WorkerInfo {
@@ -80,7 +80,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let now = self.now();
         let state = self.shared.state.lock();
         let figures = state.scheduler.workers().filter_map(|id| state.scheduler.worker(id));
-        figures.map(|figures| state.worker_info(figures, &self.shared.names, now)).collect()
+        figures.map(|figures| state.worker_info(&figures, &self.shared.names, now)).collect()
     }
 
     /// All tasks that are not settled; elements of arrays only once they are handed out.

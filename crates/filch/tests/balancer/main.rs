@@ -1,5 +1,7 @@
 //! The balancer from outside, by what a user can see of it.
 
+#![allow(clippy::unwrap_used, reason = "clippy sees helpers of tests as no tests")]
+
 mod callbacks;
 mod errors;
 mod operations;

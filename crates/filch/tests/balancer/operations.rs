@@ -49,15 +49,18 @@ fn capabilities_resources_and_keys_are_respected() {
     balancer.register_worker(Worker::new("plain").slots(4)).unwrap();
     let gpu = Worker::new("gpu").capability("cuda").resource("gpus", 2.0).slots(4);
     balancer.register_worker(gpu).unwrap();
-    let train = || Task::new().requires("cuda").resource("gpus", 1.5);
+    let train = || Task::new().requires("cuda").resource("gpus", 2.0);
     assert!(!balancer.can_execute("plain", &train()).unwrap());
     assert!(balancer.can_execute("gpu", &train()).unwrap());
+    assert_eq!(balancer.suitable_worker(&train()).unwrap().as_deref(), Some("gpu"));
+    assert_eq!(balancer.suitable_worker(&train().requires("rocm")).unwrap(), None);
     balancer.submit(train()).unwrap();
     balancer.submit(train()).unwrap();
     assert!(balancer.next("plain").unwrap().is_none());
     let first = take(&balancer, "gpu");
-    assert!(balancer.next("gpu").unwrap().is_none(), "half a GPU is left");
-    assert_eq!(balancer.workers()[1].reserved["gpus"], 1.5);
+    assert!(balancer.next("gpu").unwrap().is_none(), "both are taken");
+    assert_eq!(first.devices(), [0, 1]);
+    assert_eq!(balancer.workers()[1].reserved["gpus"], 2.0);
     first.succeed(()).unwrap();
     take(&balancer, "gpu").succeed(()).unwrap();
 
@@ -173,8 +176,7 @@ fn unregistering_can_queue_again_instead() {
 #[test]
 fn workers_change_drain_report_and_fall_silent() {
     let balancer = with_workers(&["w", "other"]);
-    let task = Task::named("t").requires("rust");
-    balancer.submit(task.clone()).unwrap();
+    balancer.submit(Task::named("t").requires("rust")).unwrap();
     assert_eq!(status(&balancer, "t"), Status::Unschedulable);
     balancer
         .update_worker("w", WorkerUpdate::new().capabilities(["rust"]).slots(2).resources([("gpus", 1.0)]))

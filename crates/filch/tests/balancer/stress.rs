@@ -106,7 +106,7 @@ fn run(balancer: &Balancer<u64, u64>, ledger: &Ledger, index: u64) {
 
 fn leave(balancer: &Balancer<u64, u64>, ledger: &Ledger, id: &str, life: u64) {
     let held = balancer.next(id).unwrap();
-    if life % 2 == 0 {
+    if life.is_multiple_of(2) {
         balancer.unregister_and_requeue(id).unwrap();
         if let Some(held) = held {
             assert!(matches!(held.succeed(0), Err(Error::Stale { .. })));

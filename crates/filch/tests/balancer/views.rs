@@ -118,8 +118,7 @@ impl Policy for Moody {
 fn a_custom_policy_decides_and_its_panics_are_refusals() {
     let policy: Box<dyn Policy> = Box::new(Moody);
     let clock = filch::ManualClock::default();
-    let balancer: Balancer =
-        Balancer::builder().config(push_bound()).policy(policy).clock(clock.clone()).build().unwrap();
+    let balancer: Balancer = Balancer::builder().config(push_bound()).policy(policy).clock(clock).build().unwrap();
     for id in ["a", "b"] {
         balancer.register_worker(Worker::new(id)).unwrap();
     }
