@@ -239,10 +239,16 @@ impl Scheduler {
                 let directory = self.directory_for(policy.order());
                 self.placements[0] = Placement { policy, directory };
             }
-            Some(task_type) => {
-                let at = self.add_placement(policy);
-                self.placement_by_type.insert(task_type.0, at);
-            }
+            Some(task_type) => match self.placement_by_type.get(&task_type.0).copied() {
+                Some(at) => {
+                    let directory = self.directory_for(policy.order());
+                    self.placements[at] = Placement { policy, directory };
+                }
+                None => {
+                    let at = self.add_placement(policy);
+                    self.placement_by_type.insert(task_type.0, at);
+                }
+            },
         }
     }
 
@@ -414,5 +420,21 @@ impl Scheduler {
             return Some(self.tasks.at(task.slot).status());
         }
         self.tasks.outcome(task).map(|outcome| outcome.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_is_replaced_again_and_again_takes_no_more_room() {
+        let mut scheduler = Scheduler::new(&Config::default()).unwrap();
+        for _ in 0..10 {
+            for task_type in [None, Some(crate::ids::TypeId(1)), Some(crate::ids::TypeId(2))] {
+                scheduler.use_policy(task_type, Box::new(policy::Fifo));
+            }
+        }
+        assert_eq!(scheduler.placements.len(), 3);
     }
 }
