@@ -4,6 +4,7 @@
 
 mod completions;
 mod config_command;
+mod demo;
 mod output;
 
 use std::process::ExitCode;
@@ -20,12 +21,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Config(config_command::Args),
     Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
         Command::Config(args) => config_command::run(args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -1,0 +1,221 @@
+//! What a demonstration reports: tables and bars for people, JSON for programs.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::{CellAlignment, Table, presets};
+use filch::{Health, Metrics, Sample, StealReport, WorkerInfo};
+use serde_json::json;
+
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+const TITLE: Style = Style::new().bold();
+
+/// A claim of a demonstration and what was seen.
+pub(crate) struct Check {
+    pub(crate) claim: String,
+    pub(crate) holds: bool,
+    pub(crate) seen: String,
+}
+
+/// Everything a demonstration reports.
+pub(crate) struct Report {
+    pub(crate) name: &'static str,
+    pub(crate) shows: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) metrics: Metrics,
+    pub(crate) workers: Vec<WorkerInfo>,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) steals: StealReport,
+    pub(crate) health: Health,
+    pub(crate) before: Vec<(String, u32)>,
+    pub(crate) half_way: Vec<(String, u32)>,
+    pub(crate) after: Vec<(String, u32)>,
+    pub(crate) checks: Vec<Check>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Report {
+    /// Whether every claim holds.
+    pub(crate) fn holds(&self) -> bool {
+        self.checks.iter().all(|check| check.holds)
+    }
+
+    /// The report for people.
+    pub(crate) fn render(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(text, "{TITLE}{}{TITLE:#}: {}", self.name, self.shows);
+        if self.before.iter().any(|queue| queue.1 > 0) {
+            text.push_str("\nqueues before\n");
+            text.push_str(&bars(&self.before));
+            if !self.half_way.is_empty() {
+                text.push_str("queues half way\n");
+                text.push_str(&bars(&self.half_way));
+            }
+            if self.after.iter().any(|queue| queue.1 > 0) {
+                text.push_str("queues after\n");
+                text.push_str(&bars(&self.after));
+            } else {
+                text.push_str("queues after: all empty\n");
+            }
+        }
+        let _ = writeln!(text, "\n{}", self.table());
+        if self.metrics.total_steals > 0 {
+            let _ = write!(text, "\n{}", self.steals.total);
+        }
+        if !self.notes.is_empty() {
+            text.push('\n');
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "{note}");
+        }
+        text.push('\n');
+        for concern in &self.health.concerns {
+            let _ = writeln!(text, "  health: {concern}");
+        }
+        for check in &self.checks {
+            let (style, word) = if check.holds { (GOOD, "ok") } else { (BAD, "NOT SO") };
+            let _ = writeln!(text, "  {style}{word}{style:#}  {}: {}", check.claim, check.seen);
+        }
+        let _ = writeln!(
+            text,
+            "  {} tasks in {:.2} s, waiting {:.1} ms on average\n",
+            self.metrics.completed,
+            self.elapsed.as_secs_f64(),
+            self.metrics.avg_task_wait_time * 1e3
+        );
+        text
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        table.set_header(["worker", "executed", "stolen", "lost", "avg wait ms", "utilisation"]);
+        for worker in &self.workers {
+            table.add_row([
+                worker.id.clone(),
+                worker.total_completed.to_string(),
+                worker.stolen.to_string(),
+                worker.lost.to_string(),
+                format!("{:.1}", average_wait(worker) * 1e3),
+                format!("{:.0}%", worker.utilisation * 100.0),
+            ]);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
+    }
+
+    /// The report for programs.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let workers: Vec<_> = self
+            .workers
+            .iter()
+            .map(|worker| {
+                json!({
+                    "name": worker.id,
+                    "executed": worker.total_completed,
+                    "stolen": worker.stolen,
+                    "lost": worker.lost,
+                    "avg_wait_s": average_wait(worker),
+                    "utilisation": worker.utilisation,
+                })
+            })
+            .collect();
+        let checks: Vec<_> = self
+            .checks
+            .iter()
+            .map(|check| json!({"claim": check.claim, "holds": check.holds, "seen": check.seen}))
+            .collect();
+        let queues = |list: &[(String, u32)]| {
+            list.iter().map(|(name, length)| (name.clone(), json!(length))).collect::<serde_json::Map<_, _>>()
+        };
+        let steals = &self.steals.total;
+        json!({
+            "name": self.name,
+            "shows": self.shows,
+            "seed": self.seed,
+            "ok": self.holds(),
+            "checks": checks,
+            "wall_s": self.elapsed.as_secs_f64(),
+            "workers": workers,
+            "queues": {"before": queues(&self.before), "half_way": queues(&self.half_way), "after": queues(&self.after)},
+            "steals": {
+                "attempts": steals.attempts,
+                "successes": steals.successes,
+                "timeouts": steals.timeouts,
+                "network_errors": steals.network_errors,
+                "rejections": steals.rejections,
+                "latency_avg_s": steals.latency_average().as_secs_f64(),
+                "latency_max_s": steals.latency_max.as_secs_f64(),
+                "histogram": steals.histogram,
+            },
+            "metrics": self.metrics,
+            "samples": self.samples.iter().map(|sample| json!({
+                "at_s": sample.at_s, "queued": sample.queued, "running": sample.running,
+            })).collect::<Vec<_>>(),
+            "health": self.health.concerns.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn average_wait(worker: &WorkerInfo) -> f64 {
+    let attempts = worker.total_completed + worker.total_failed;
+    if attempts == 0 { 0.0 } else { worker.wait_s / attempts as f64 }
+}
+
+/// Queue lengths as bars.
+fn bars(queues: &[(String, u32)]) -> String {
+    const WIDTH: u32 = 50;
+    let most = queues.iter().map(|queue| queue.1).max().unwrap_or(0).max(1);
+    let label = queues.iter().map(|queue| queue.0.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, length) in queues {
+        let width = if *length == 0 { 0 } else { (length * WIDTH / most.max(WIDTH)).max(1) };
+        let gap = if width > 0 { " " } else { "" };
+        let _ = writeln!(text, "  {name:<label$} {}{gap}{length}", "█".repeat(width as usize));
+    }
+    text
+}
+
+/// A line of figures as a small curve.
+pub(crate) fn sparkline(values: &[f64]) -> String {
+    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    values.iter().map(|value| STEPS[((value / most * 7.0).round() as usize).min(7)]).collect()
+}
+
+/// One line for each demonstration.
+pub(crate) fn summary(reports: &[Report]) -> String {
+    let held = reports.iter().filter(|report| report.holds()).count();
+    let mut text = String::new();
+    for report in reports {
+        let (style, word) = if report.holds() { (GOOD, "ok    ") } else { (BAD, "NOT SO") };
+        let _ = writeln!(text, "{style}{word}{style:#} {:<20} {}", report.name, report.shows);
+    }
+    let _ = writeln!(text, "\n{held} of {} demonstrations showed what they claim", reports.len());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_have_the_length_of_the_queue_up_to_the_width() {
+        let text = bars(&[("a".to_owned(), 3), ("long".to_owned(), 0)]);
+        assert_eq!(text, "  a    ███ 3\n  long 0\n");
+        let text = bars(&[("a".to_owned(), 100), ("b".to_owned(), 1)]);
+        assert_eq!(text.matches('█').count(), 51);
+    }
+
+    #[test]
+    fn curves_rise_and_fall_with_the_figures() {
+        assert_eq!(sparkline(&[0.0, 7.0, 3.5, 0.0]), "▁█▅▁");
+        assert_eq!(sparkline(&[]), "");
+        assert_eq!(sparkline(&[0.0, 0.0]), "▁▁");
+    }
+}
