@@ -79,11 +79,29 @@ impl Scheduler {
         }
     }
 
-    /// A task that waited for a token of its key may queue now.
-    pub(super) fn offer_from_key(&mut self, slot: u32, actions: &mut Vec<Action>) {
-        self.age_leave(slot);
-        self.tasks.at_mut(slot).state = State::Blocked;
-        self.offer(slot, actions);
+    /// A task that waited for a token of its key may queue now. If nobody can run it any more it is set aside instead,
+    /// and the next one has its chance.
+    pub(super) fn offer_from_key(&mut self, mut slot: u32, actions: &mut Vec<Action>) {
+        loop {
+            self.age_leave(slot);
+            let task = self.tasks.at_mut(slot);
+            task.state = State::Blocked;
+            let (signature, key, job) = (task.signature, task.key, task.job);
+            let place = queue_key(task.level, task.order(), slot);
+            let (pinned, element) = (task.flags.has(Flags::PINNED), task.flags.has(Flags::ELEMENT));
+            if pinned || self.workers.len() == 0 || self.has_host(signature) {
+                self.offer(slot, actions);
+                return;
+            }
+            self.counters.queued -= 1;
+            let next = self.keys.leave(key, place);
+            self.park(slot, actions);
+            if element {
+                self.element_left(job, actions);
+            }
+            let Some(next) = next else { return };
+            slot = next;
+        }
     }
 
     /// Finds a worker for a task that may queue, or a place in a queue.
@@ -166,9 +184,11 @@ impl Scheduler {
             None => {}
         }
         let floor = self.ready.floor(level);
-        let job = &mut self.jobs[job];
-        job.received = job.received.max(floor);
-        job.received
+        if self.jobs[job].received < floor {
+            self.jobs[job].received = floor;
+            self.ready.refresh(job, floor);
+        }
+        self.jobs[job].received
     }
 
     /// Takes a task out of its lane; it stays in its level's list by age.
@@ -304,6 +324,7 @@ impl Scheduler {
         if task.flags.has(Flags::EXTRA) {
             for id in self.affine(slot) {
                 if let Ok(at) = self.worker_slot(id)
+                    && self.workers[at].listed
                     && !found.contains(&at)
                     && self.classes[self.workers[at].class].can_ever(signature).is_ok()
                     && self.is_candidate(slot, at, wanted)
@@ -332,7 +353,7 @@ impl Scheduler {
         let worker = &self.workers[at];
         match wanted {
             Wanted::Queue => worker.state == WorkerState::Up,
-            Wanted::Room => worker.credit > 0 && self.fits_now(slot, at).is_ok(),
+            Wanted::Room => at != self.aside && worker.credit > 0 && self.fits_now(slot, at).is_ok(),
         }
     }
 

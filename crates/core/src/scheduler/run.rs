@@ -129,8 +129,10 @@ impl Scheduler {
         let at = self.tasks.at(slot).worker;
         self.learn(slot, true);
         self.counters.drained(self.now);
+        self.aside = at;
         self.end_attempt(slot, actions);
         self.settle_at(slot, at, Status::Completed, Cause::None, actions);
+        self.aside = NONE;
         self.serve(at, actions);
         Ok(())
     }
@@ -145,9 +147,11 @@ impl Scheduler {
         let slot = self.held(task, attempt, actions)?;
         let at = self.tasks.at(slot).worker;
         self.learn(slot, false);
+        self.aside = at;
         self.end_attempt(slot, actions);
         self.failed_attempt(slot, at, retry, Cause::Reported, actions);
         self.watch_failures(at, actions);
+        self.aside = NONE;
         self.serve(at, actions);
         Ok(())
     }
@@ -155,8 +159,10 @@ impl Scheduler {
     pub(super) fn give_back(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let slot = self.held(task, attempt, actions)?;
         let at = self.tasks.at(slot).worker;
+        self.aside = at;
         self.end_attempt(slot, actions);
         self.enqueue(slot, Cause::GivenBack, actions);
+        self.aside = NONE;
         self.serve(at, actions);
         Ok(())
     }
@@ -199,7 +205,11 @@ impl Scheduler {
         worker.release(&self.signatures[ghost.signature].demand, ghost.devices);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
-        self.tasks.at_mut(slot).worker = NONE;
+        let at = std::mem::replace(&mut self.tasks.at_mut(slot).worker, NONE);
+        if self.push_bound() {
+            // Whatever is queued next because of this end must see the worker's load as it is.
+            self.relist(at);
+        }
         self.return_token(ghost.key, actions);
     }
 
@@ -264,7 +274,9 @@ impl Scheduler {
         worker.release(&self.signatures[ghost.signature].demand, ghost.devices);
         worker.busy += self.now.since(ghost.since);
         self.release_signature(ghost.signature);
+        self.aside = at;
         self.return_token(ghost.key, actions);
+        self.aside = NONE;
         self.serve(at, actions);
     }
 

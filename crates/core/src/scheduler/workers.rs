@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::place::Wanted;
 use super::ready::Head;
-use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker};
+use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
 use crate::event::{Remaining, WorkerChange};
@@ -196,23 +196,24 @@ impl Scheduler {
         }
     }
 
-    /// A new class may be what parked tasks wait for.
+    /// A new class may be what parked tasks wait for; the first in order are queued first.
     fn revisit_parked(&mut self, actions: &mut Vec<Action>) {
         if self.parked.is_empty() {
             return;
         }
         let signatures: Vec<u32> = self.parked.keys().copied().take(UNPARKED_PER_JOIN).collect();
-        let mut left = UNPARKED_PER_JOIN;
+        let mut places = Vec::new();
         for signature in signatures {
-            if !self.has_host(signature) {
-                continue;
+            if self.has_host(signature) {
+                let slots = self.parked.get(&signature).into_iter().flatten();
+                let place = |&slot: &u32| queue_key(self.tasks.at(slot).level, self.tasks.at(slot).order(), slot);
+                places.extend(slots.take(UNPARKED_PER_JOIN - places.len()).map(place));
             }
-            let slots: Vec<u32> = self.parked.get(&signature).into_iter().flatten().copied().take(left).collect();
-            left -= slots.len();
-            for slot in slots {
-                self.unpark(slot);
-                self.enqueue(slot, Cause::None, actions);
-            }
+        }
+        places.sort_unstable();
+        for (_, _, slot) in places {
+            self.unpark(slot);
+            self.enqueue(slot, Cause::None, actions);
         }
     }
 
@@ -243,6 +244,7 @@ impl Scheduler {
         let worker = &mut self.workers[slot];
         let before = (worker.class, worker.class_at);
         (worker.class, worker.class_at) = (class, class_at);
+        self.aside = slot;
         self.leave_class(before.0, before.1, actions);
         match (change.draining, self.workers[slot].state) {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
@@ -256,8 +258,10 @@ impl Scheduler {
             }
             _ => {}
         }
+        self.relist(slot);
         self.requeue_unfit(slot, actions);
         self.revisit_parked(actions);
+        self.aside = NONE;
         self.serve(slot, actions);
         Ok(())
     }
@@ -268,7 +272,12 @@ impl Scheduler {
         let unfit = |slot: &u32| class.can_ever(&self.signatures[self.tasks.at(*slot).signature]).is_err();
         let slots: Vec<u32> = self.workers[at].queue.iter().map(|key| key.2).filter(unfit).collect();
         for slot in slots {
-            let pinned = self.tasks.at(slot).flags.has(Flags::PINNED);
+            let task = self.tasks.at(slot);
+            // One that left its queue may have let in another, and so moved this one.
+            if task.state != State::AtWorker || task.worker != at {
+                continue;
+            }
+            let pinned = task.flags.has(Flags::PINNED);
             self.leave_queue(slot, actions);
             if pinned {
                 self.settle(slot, Status::Failed, Cause::NoWorker, actions);
