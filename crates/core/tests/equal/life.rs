@@ -28,7 +28,7 @@ impl Model {
             Event::Report { worker, .. } => self.report(worker),
             Event::Leave { worker, remaining } => self.leave(worker, remaining),
             Event::Silent { worker } => self.silent(worker),
-            Event::Submit(spec) => self.submit(*spec),
+            Event::Submit(spec) => self.submit(&spec),
             Event::SubmitMany(specs) => {
                 let graph = specs.into_iter().map(|spec| GraphTask { spec, ..GraphTask::default() });
                 self.submit_graph(&graph.collect::<Vec<_>>())
@@ -80,7 +80,7 @@ impl Model {
             return Err(No);
         }
         let gpus = Vector::new(spec.demand.amounts().iter().copied()).get(ResourceId::GPUS).0;
-        if gpus > Amount::SCALE && gpus % Amount::SCALE != 0 {
+        if gpus > Amount::SCALE && !gpus.is_multiple_of(Amount::SCALE) {
             return Err(No);
         }
         let known = |id: &TaskId| self.find(*id).is_some() || self.settled.iter().any(|entry| entry.0 == *id);
@@ -101,16 +101,16 @@ impl Model {
         if late && self.config.scheduling.hopeless_deadlines == Hopeless::Refuse { Err(No) } else { Ok(late) }
     }
 
-    fn submit(&mut self, spec: TaskSpec) -> Result<(), No> {
+    fn submit(&mut self, spec: &TaskSpec) -> Result<(), No> {
         self.check_room(1)?;
-        self.check(&spec)?;
-        let hopeless = self.hopeless(&spec, Span::ZERO)?;
+        self.check(spec)?;
+        let hopeless = self.hopeless(spec, Span::ZERO)?;
         let job = spec.job.unwrap_or(COMMON);
         if !self.jobs.iter().any(|known| known.id == job && !known.closed) {
             return Err(No);
         }
         let waits_for = spec.after.iter().copied().filter(|&id| self.find(id).is_some()).collect();
-        let id = self.create(&spec, job, 0, u32::MAX, waits_for);
+        let id = self.create(spec, job, 0, u32::MAX, waits_for);
         self.admit(id, hopeless);
         Ok(())
     }

@@ -157,7 +157,7 @@ impl Pair {
     fn play(&mut self, pause: Span, op: &Op) {
         let then = self.now + pause;
         // As a driver does: every timer at its own moment. (Every eighth pause is slept through.)
-        while pause.0 % 8_000 != 0
+        while !pause.0.is_multiple_of(8_000)
             && let Some(due) = self.core.next_timer().filter(|due| *due < then)
         {
             self.now = self.now.max(due);
@@ -170,14 +170,14 @@ impl Pair {
 
     fn step(&mut self, event: Event) {
         self.steps += 1;
+        self.log.push((self.now, event.clone()));
         if let Event::Finish { task, attempt } | Event::Fail { task, attempt, .. } | Event::GiveBack { task, attempt } =
             &event
         {
             self.stale.retain(|known| known != &(*task, *attempt));
         }
-        self.log.push((self.now, event.clone()));
         self.actions.clear();
-        self.core.step(self.now, event.clone(), &mut self.actions);
+        self.core.step(self.now, event, &mut self.actions);
         self.actions.retain(|action| !matches!(action, Action::Timer { .. } | Action::Persist(_)));
         for action in &self.actions {
             match *action {
@@ -187,7 +187,8 @@ impl Pair {
                 _ => {}
             }
         }
-        self.model.step(self.now, &event, &self.actions);
+        let event = &self.log[self.log.len() - 1].1;
+        self.model.step(self.now, event, &self.actions);
         assert_eq!(self.actions, self.model.out, "the scheduler (left) and the model (right) act differently");
         self.compare();
         if let Err(violation) = self.core.check() {

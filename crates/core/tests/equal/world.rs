@@ -11,6 +11,9 @@ use filch_core::{
 use crate::life::No;
 use crate::model::{Model, Place, Timer, Where, Worker};
 
+/// Level, job, one of the tasks, and the tasks in order.
+type Lane = (u8, JobId, TaskSpec, Vec<(Place, TaskId)>);
+
 /// A worker that declares no cores has as many as slots.
 fn with_cores(mut spec: WorkerSpec) -> WorkerSpec {
     if spec.resources.get(ResourceId::CPUS) == Amount(0) {
@@ -112,9 +115,9 @@ impl Model {
 
     /// Central tasks that ask alike, by level and job; lanes in the order in which a worker would look at them.
     fn lanes(&self) -> Vec<Vec<TaskId>> {
-        let mut lanes: Vec<(u8, JobId, TaskSpec, Vec<(Place, TaskId)>)> = Vec::new();
+        let mut lanes: Vec<Lane> = Vec::new();
         for task in self.tasks.iter().filter(|task| task.state == Where::Central) {
-            let alike = |lane: &&mut (u8, JobId, TaskSpec, Vec<(Place, TaskId)>)| {
+            let alike = |lane: &&mut Lane| {
                 let (a, b) = (&lane.2, &task.spec);
                 let asks = (&a.requires, &a.skills, &a.demand, a.task_type);
                 let same = asks == (&b.requires, &b.skills, &b.demand, b.task_type);
@@ -144,7 +147,7 @@ impl Model {
             capabilities: change.capabilities.unwrap_or_else(|| old.capabilities.clone()),
             resources: change.resources.unwrap_or_else(|| old.resources.clone()),
             slots: change.slots.unwrap_or(old.slots),
-            ..old.clone()
+            ..old
         });
         let gone = spec != old && self.last_of_its_class(id);
         // While it changes it is not up for anything.
