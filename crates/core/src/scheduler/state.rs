@@ -153,7 +153,10 @@ impl Class {
                     }
                 }
                 Matching::Fallback => {
-                    let (shared, best) = (self.bits.shared(&signature.skills), signature.best_shared.max(1));
+                    let (shared, best) = (self.bits.shared(&signature.skills), signature.best_shared);
+                    if best == 0 {
+                        return Err(Lack::Skill(signature.skills.ids()[0]));
+                    }
                     if shared < best {
                         return Err(Lack::FewerSkills { shared, best });
                     }
