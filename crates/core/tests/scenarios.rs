@@ -593,9 +593,9 @@ impl Play {
     fn reason(&self, reason: &Reason) -> Vec<String> {
         let one = match reason {
             Reason::Dependency { parent, status } => format!("after {}, which is {}", self.task_name(*parent), status.name()),
-            Reason::Key { key, held, limit, offered } => {
+            Reason::Key { key, held, limit, ahead } => {
                 let key = self.names.keys.name(key.0);
-                format!("key {key}: {held} of {limit} tokens held, {offered} tasks before it")
+                format!("key {key}: {held} of {limit} tokens held, {ahead} tasks before it")
             }
             Reason::Backoff { until, retries, most } => {
                 format!("next attempt at {} (retry {retries} of {most})", seconds(until.0))

@@ -146,6 +146,12 @@ impl Keys {
         })
     }
 
+    /// Tasks of a key that come before a place; counting stops at `most`.
+    pub(crate) fn ahead_of(&self, key: u32, place: QueueKey, most: usize) -> usize {
+        let before = |set: &BTreeSet<QueueKey>| set.range(..place).take(most).count();
+        self.keys.get(&key).map_or(0, |entry| (before(&entry.offered) + before(&entry.waiting)).min(most))
+    }
+
     pub(crate) fn is_offered(&self, key: u32, place: QueueKey) -> bool {
         self.keys.get(&key).is_some_and(|entry| entry.offered.contains(&place))
     }

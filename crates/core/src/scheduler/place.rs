@@ -466,7 +466,7 @@ impl Scheduler {
             estimate,
             cost_rate: class.cost_rate,
             weight: class.weight,
-            assigned: worker.assigned,
+            assigned: worker.given(),
             last_assigned: worker.last_assigned,
             cold,
             warm,
@@ -545,7 +545,7 @@ impl Scheduler {
             policy::Order::Joined => (1 << 63) | worker.joined,
             policy::Order::Recency => worker.last_assigned,
             policy::Order::Weighted => {
-                let share = (worker.assigned + 1) as f64 / self.classes[worker.class].weight;
+                let share = (worker.given() + 1) as f64 / self.classes[worker.class].weight;
                 Amount::from_f64(share).0
             }
             policy::Order::Batch(size) => {

@@ -294,11 +294,11 @@ impl Scheduler {
         let id = self.worker_id(at);
         let terms = self.retry_terms(slot);
         let tries = u32::from(self.tasks.at(slot).retries);
+        self.tasks.extra_mut(slot).failures.push((id, cause));
         if !retry || tries >= terms.max_retries {
             self.settle_at(slot, at, Status::Failed, cause, actions);
             return;
         }
-        self.tasks.extra_mut(slot).failures.push((id, cause));
         let pause = steal::backoff(&mut self.rng, terms.backoff, terms.backoff_max, self.config.retry.jitter, tries);
         let due = self.now + pause;
         let task = self.tasks.at_mut(slot);

@@ -26,6 +26,7 @@ impl Scheduler {
         let first = self.workers.len() == 0;
         let classes_before = self.class_age;
         let (tag, slots) = (spec.tag, spec.slots);
+        let cores_implied = declares_no_cores(&spec);
         let slot = self.workers.next_slot();
         let (class, class_at) = self.enter_class(new_class(spec), slot);
         if slot as usize >= self.worker_generations.len() {
@@ -39,7 +40,9 @@ impl Scheduler {
             class,
             class_at,
             state: WorkerState::Up,
+            before_silence: WorkerState::Up,
             slots,
+            cores_implied,
             credit: 0,
             reserved: Vector::default(),
             devices: Devices::default(),
@@ -225,10 +228,14 @@ impl Scheduler {
     ) -> Result<(), Refusal> {
         let slot = self.worker_slot(worker)?;
         let old = &self.classes[self.workers[slot].class];
+        let mut declared = old.capacity.clone();
+        if self.workers[slot].cores_implied {
+            declared.set(ResourceId::CPUS, Amount(0));
+        }
         let spec = WorkerSpec {
             tag: 0,
             capabilities: change.capabilities.unwrap_or_else(|| old.capabilities.clone()),
-            resources: change.resources.unwrap_or_else(|| old.capacity.clone()),
+            resources: change.resources.unwrap_or(declared),
             slots: change.slots.unwrap_or(old.slots),
             speed: old.speed,
             cost_rate: old.cost_rate,
@@ -240,6 +247,7 @@ impl Scheduler {
         let used = worker.used_slots();
         self.counters.use_changed((used, worker.slots), (used, spec.slots));
         worker.slots = spec.slots;
+        worker.cores_implied = declares_no_cores(&spec);
         let (class, class_at) = self.enter_class(new_class(spec), slot);
         let worker = &mut self.workers[slot];
         let before = (worker.class, worker.class_at);
@@ -256,6 +264,8 @@ impl Scheduler {
                 self.set_state(slot, WorkerState::Up);
                 self.up_again(slot);
             }
+            (Some(true), WorkerState::Silent) => self.workers[slot].before_silence = WorkerState::Draining,
+            (Some(false), WorkerState::Silent) => self.workers[slot].before_silence = WorkerState::Up,
             _ => {}
         }
         self.relist(slot);
@@ -299,9 +309,18 @@ impl Scheduler {
         let slot = self.worker_slot(worker)?;
         self.workers[slot].report = load;
         if self.workers[slot].state == WorkerState::Silent {
-            self.set_state(slot, WorkerState::Up);
-            self.up_again(slot);
-            self.serve(slot, actions);
+            // Silence neither ends a drain nor shortens a quarantine.
+            match self.workers[slot].before_silence {
+                WorkerState::Draining => self.set_state(slot, WorkerState::Draining),
+                WorkerState::Quarantined(until) if until > self.now => {
+                    self.set_state(slot, WorkerState::Quarantined(until));
+                }
+                _ => {
+                    self.set_state(slot, WorkerState::Up);
+                    self.up_again(slot);
+                    self.serve(slot, actions);
+                }
+            }
         }
         Ok(())
     }
@@ -311,6 +330,7 @@ impl Scheduler {
         if self.workers[slot].state == WorkerState::Silent {
             return Ok(());
         }
+        self.workers[slot].before_silence = self.workers[slot].state;
         self.set_state(slot, WorkerState::Silent);
         self.workers[slot].credit = 0;
         self.not_up(slot);
@@ -404,6 +424,10 @@ impl Scheduler {
     }
 }
 
+fn declares_no_cores(spec: &WorkerSpec) -> bool {
+    spec.resources.get(ResourceId::CPUS) == Amount(0)
+}
+
 fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
     if spec.slots == 0 {
         return Err(Refusal::Invalid("a worker needs at least one slot".to_owned()));
@@ -420,8 +444,9 @@ fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
 }
 
 fn new_class(spec: WorkerSpec) -> Class {
+    let implied = declares_no_cores(&spec);
     let mut capacity = spec.resources;
-    if capacity.get(ResourceId::CPUS) == Amount(0) {
+    if implied {
         capacity.set(ResourceId::CPUS, Amount::from_units(u64::from(spec.slots)));
     }
     Class {

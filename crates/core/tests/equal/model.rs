@@ -104,6 +104,10 @@ pub(crate) struct Worker {
     pub(crate) id: WorkerId,
     pub(crate) spec: WorkerSpec,
     pub(crate) state: WorkerState,
+    /// The state before it fell silent.
+    pub(crate) before: WorkerState,
+    /// It declared no cores.
+    pub(crate) coreless: bool,
     pub(crate) credit: u32,
     pub(crate) running: Vec<TaskId>,
     pub(crate) ghosts: Vec<Ghost>,
@@ -487,7 +491,7 @@ impl Model {
             Order::Joined if worker.has_free_slot() && self.depth(worker.id) == 0 => worker.joined,
             Order::Joined => (1 << 63) + worker.joined,
             Order::Recency => worker.last_assigned,
-            Order::Weighted => Amount::from_f64((worker.assigned + 1) as f64 / worker.spec.weight).0,
+            Order::Weighted => Amount::from_f64((worker.assigned + u64::from(self.depth(worker.id)) + 1) as f64 / worker.spec.weight).0,
             Order::Batch(size) if held < u64::from(size) => 0,
             Order::Batch(_) => held,
         }
@@ -594,7 +598,7 @@ impl Model {
                     estimate,
                     cost_rate: worker.spec.cost_rate,
                     weight: worker.spec.weight,
-                    assigned: worker.assigned,
+                    assigned: worker.assigned + u64::from(self.depth(at)),
                     last_assigned: worker.last_assigned,
                     cold,
                     warm,

@@ -37,8 +37,10 @@ impl Model {
         self.joined += 1;
         self.workers.push(Worker {
             id,
+            coreless: spec.resources.get(ResourceId::CPUS) == Amount(0),
             spec: with_cores(spec),
             state: WorkerState::Up,
+            before: WorkerState::Up,
             credit: 0,
             running: Vec::new(),
             ghosts: Vec::new(),
@@ -143,9 +145,12 @@ impl Model {
             return Err(No);
         }
         let old = self.worker(id).spec.clone();
+        let declared = old.resources.iter().filter(|entry| entry.0 != ResourceId::CPUS || !self.worker(id).coreless);
+        let declared = change.resources.unwrap_or_else(|| Vector::new(declared));
+        self.worker_mut(id).coreless = declared.get(ResourceId::CPUS) == Amount(0);
         let spec = with_cores(WorkerSpec {
             capabilities: change.capabilities.unwrap_or_else(|| old.capabilities.clone()),
-            resources: change.resources.unwrap_or_else(|| old.resources.clone()),
+            resources: declared,
             slots: change.slots.unwrap_or(old.slots),
             ..old
         });
@@ -160,6 +165,8 @@ impl Model {
                 self.requeue_queue(id, Cause::WorkerLeft);
             }
             (Some(false), WorkerState::Draining) => self.worker_mut(id).state = WorkerState::Up,
+            (Some(true), WorkerState::Silent) => self.worker_mut(id).before = WorkerState::Draining,
+            (Some(false), WorkerState::Silent) => self.worker_mut(id).before = WorkerState::Up,
             _ => {}
         }
         for task in self.queue(id) {
@@ -186,7 +193,9 @@ impl Model {
             return Err(No);
         }
         if self.worker(id).state == WorkerState::Silent {
-            self.worker_mut(id).state = WorkerState::Up;
+            let over = matches!(self.worker(id).before, WorkerState::Quarantined(until) if until <= self.now);
+            let state = if over { WorkerState::Up } else { self.worker(id).before };
+            self.worker_mut(id).state = state;
             self.serve(id);
         }
         Ok(())
@@ -199,6 +208,7 @@ impl Model {
         if self.worker(id).state == WorkerState::Silent {
             return Ok(());
         }
+        self.worker_mut(id).before = self.worker(id).state;
         self.worker_mut(id).state = WorkerState::Silent;
         self.worker_mut(id).credit = 0;
         self.take_away(id, false);
