@@ -17,9 +17,9 @@ use std::path::Path;
 use filch_core::config::PolicySpec;
 use filch_core::steal::StealOutcome;
 use filch_core::{
-    Action, Amount, CandidateFate, CapabilitySet, Cause, Config, Decision, Demand, Event, Explanation, GraphTask, JobId,
-    Lack, LoadReport, Names, ParentFailure, Priority, Reason, Remaining, ResourceId, RetryTerms, Scheduler, Span,
-    Status, TaskId, TaskSpec, Time, Vector, WorkerChange, WorkerId, WorkerSpec, WorkerState,
+    Action, Amount, CandidateFate, CapabilitySet, Cause, Config, Decision, Demand, Event, Explanation, GraphTask,
+    JobId, Lack, LoadReport, Names, ParentFailure, Priority, Reason, Remaining, ResourceId, RetryTerms, Scheduler,
+    Span, Status, TaskId, TaskSpec, Time, Vector, WorkerChange, WorkerId, WorkerSpec, WorkerState,
 };
 
 /// One scenario while it is played.
@@ -238,7 +238,12 @@ impl Play {
             affinity: affinity.into_iter().collect(),
             pin: words.get("pin").map(|name| self.worker(name)),
             parent: words.get("parent").map(|name| self.task(name)),
-            after: words.get("after").into_iter().flat_map(|list| list.split(',')).map(|name| self.task(name)).collect(),
+            after: words
+                .get("after")
+                .into_iter()
+                .flat_map(|list| list.split(','))
+                .map(|name| self.task(name))
+                .collect(),
             on_parent_failure: match words.get("on_failure") {
                 None | Some("fail") => ParentFailure::Fail,
                 Some("skip") => ParentFailure::Skip,
@@ -592,7 +597,9 @@ impl Play {
 
     fn reason(&self, reason: &Reason) -> Vec<String> {
         let one = match reason {
-            Reason::Dependency { parent, status } => format!("after {}, which is {}", self.task_name(*parent), status.name()),
+            Reason::Dependency { parent, status } => {
+                format!("after {}, which is {}", self.task_name(*parent), status.name())
+            }
             Reason::Key { key, held, limit, ahead } => {
                 let key = self.names.keys.name(key.0);
                 format!("key {key}: {held} of {limit} tokens held, {ahead} tasks before it")
@@ -646,7 +653,8 @@ impl Play {
         }
         self.say(&format!("{} chose {worker} at {}", decision.policy, seconds(decision.at.0)));
         for candidate in &decision.candidates {
-            let terms: Vec<String> = candidate.terms.iter().map(|(name, value)| format!("{name} {}", score(*value))).collect();
+            let terms: Vec<String> =
+                candidate.terms.iter().map(|(name, value)| format!("{name} {}", score(*value))).collect();
             let total = candidate.score.map_or_else(|| "refused".to_owned(), score);
             let name = self.worker_name(candidate.worker);
             self.say(&format!("  {name}: {total} ({})", terms.join(", ")));
@@ -684,7 +692,8 @@ fn play(label: &str, text: &str) -> String {
 #[test]
 fn every_scenario_does_what_its_file_says() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
-    let mut files: Vec<_> = std::fs::read_dir(&folder).expect("the folder is there").map(|e| e.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(&folder).expect("the folder is there").map(|e| e.unwrap().path()).collect();
     files.sort();
     let only = std::env::var("FILCH_SCENARIO").ok();
     let mut wrong = String::new();

@@ -491,7 +491,9 @@ impl Model {
             Order::Joined if worker.has_free_slot() && self.depth(worker.id) == 0 => worker.joined,
             Order::Joined => (1 << 63) + worker.joined,
             Order::Recency => worker.last_assigned,
-            Order::Weighted => Amount::from_f64((worker.assigned + u64::from(self.depth(worker.id)) + 1) as f64 / worker.spec.weight).0,
+            Order::Weighted => {
+                Amount::from_f64((worker.assigned + u64::from(self.depth(worker.id)) + 1) as f64 / worker.spec.weight).0
+            }
             Order::Batch(size) if held < u64::from(size) => 0,
             Order::Batch(_) => held,
         }
