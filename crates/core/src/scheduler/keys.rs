@@ -139,6 +139,17 @@ impl Keys {
         self.key(key).limit = limit;
     }
 
+    /// A task that was offered a token there is no longer: the last of them waits again.
+    pub(crate) fn retract(&mut self, key: u32) -> Option<u32> {
+        let entry = self.key(key);
+        if entry.held.saturating_add(entry.offered.len() as u32) <= entry.limit {
+            return None;
+        }
+        let last = entry.offered.pop_last()?;
+        entry.waiting.insert(last);
+        Some(last.2)
+    }
+
     /// Limit, tokens held, tasks offered and waiting.
     pub(crate) fn figures(&self, key: u32) -> (u32, u32, usize, usize) {
         self.keys.get(&key).map_or((self.default_limit, 0, 0, 0), |entry| {

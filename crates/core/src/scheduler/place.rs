@@ -61,14 +61,7 @@ impl Scheduler {
         match self.keys.arrive(task.key, place) {
             Arrival::Offered => true,
             Arrival::Instead(other) => {
-                // The other one steps back: out of its lane or its worker's queue, but still queued.
-                if self.tasks.at(other).state == State::AtWorker {
-                    self.leave_worker_queue(other);
-                    self.age_enter(other);
-                } else {
-                    self.leave_lane(other);
-                }
-                self.tasks.at_mut(other).state = State::KeyWaiting;
+                self.step_back(other);
                 true
             }
             Arrival::Waits => {
@@ -77,6 +70,17 @@ impl Scheduler {
                 false
             }
         }
+    }
+
+    /// A task steps back to wait for its key: out of its lane or its worker's queue, but still queued.
+    pub(super) fn step_back(&mut self, slot: u32) {
+        if self.tasks.at(slot).state == State::AtWorker {
+            self.leave_worker_queue(slot);
+            self.age_enter(slot);
+        } else {
+            self.leave_lane(slot);
+        }
+        self.tasks.at_mut(slot).state = State::KeyWaiting;
     }
 
     /// A task that waited for a token of its key may queue now. If nobody can run it any more it is set aside instead,

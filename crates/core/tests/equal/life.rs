@@ -54,6 +54,10 @@ impl Model {
             }
             Event::SetKeyLimit { key, limit } => {
                 self.limits.push((key, limit));
+                while self.tokens_held(key) as usize + self.offered(key).len() > limit as usize {
+                    let Some(last) = self.offered(key).last().copied() else { break };
+                    self.step_back(last);
+                }
                 while self.offer_next(key) {}
                 Ok(())
             }
@@ -267,13 +271,7 @@ impl Model {
                 self.task_mut(id).offered = true;
             } else if let Some(last) = last.filter(|&last| self.task(id).place() < self.task(last).place()) {
                 // It comes before one that was offered the key and has not started.
-                let was_at_worker = self.task(last).state == Where::AtWorker;
-                self.task_mut(last).offered = false;
-                self.task_mut(last).state = Where::ForKey;
-                self.task_mut(last).worker = None;
-                if was_at_worker {
-                    self.ages(last);
-                }
+                self.step_back(last);
                 self.task_mut(id).offered = true;
             } else {
                 self.task_mut(id).state = Where::ForKey;
@@ -284,6 +282,18 @@ impl Model {
         self.notify(id, Status::Queued, cause);
         if may_queue {
             self.offer(id);
+        }
+    }
+
+    /// A task that was offered its key waits for it again.
+    fn step_back(&mut self, id: TaskId) {
+        let was_at_worker = self.task(id).state == Where::AtWorker;
+        let task = self.task_mut(id);
+        task.offered = false;
+        task.state = Where::ForKey;
+        task.worker = None;
+        if was_at_worker {
+            self.ages(id);
         }
     }
 
