@@ -326,6 +326,8 @@ impl Scheduler {
             let holding = holders.get(&key).copied().unwrap_or(0);
             ensure!(held == holding, "key {key}: {held} tokens held, {holding} holders");
             let idle = limit.saturating_sub(held).saturating_sub(offered as u32);
+            let promised = held as usize + offered;
+            ensure!(offered == 0 || promised <= limit as usize, "key {key}: {promised} tokens promised of {limit}");
             ensure!(waiting == 0 || idle == 0, "key {key}: {waiting} wait while {idle} tokens are free");
         }
         Ok(())

@@ -60,8 +60,8 @@ pub enum Reason {
         held: u32,
         /// Tokens there are.
         limit: u32,
-        /// Tasks of the key that queue before it.
-        offered: u32,
+        /// Tasks of the key that wait before it, counted up to 1,000.
+        ahead: u32,
     },
     /// It failed and waits for its next attempt.
     Backoff {
@@ -235,8 +235,10 @@ impl Scheduler {
                 explanation.refused_by = self.refusals(task.signature);
             }
             State::KeyWaiting => {
-                let (limit, held, offered, _) = self.keys.figures(task.key);
-                reasons.push(Reason::Key { key: KeyId(task.key), held, limit, offered: offered as u32 });
+                let (limit, held, _, _) = self.keys.figures(task.key);
+                let place = queue_key(task.level, task.order(), slot);
+                let ahead = self.keys.ahead_of(task.key, place, COUNTED as usize) as u32;
+                reasons.push(Reason::Key { key: KeyId(task.key), held, limit, ahead });
             }
             State::AtWorker => {
                 let worker = &self.workers[task.worker];

@@ -139,11 +139,28 @@ impl Keys {
         self.key(key).limit = limit;
     }
 
+    /// A task that was offered a token there is no longer: the last of them waits again.
+    pub(crate) fn retract(&mut self, key: u32) -> Option<u32> {
+        let entry = self.key(key);
+        if entry.held.saturating_add(entry.offered.len() as u32) <= entry.limit {
+            return None;
+        }
+        let last = entry.offered.pop_last()?;
+        entry.waiting.insert(last);
+        Some(last.2)
+    }
+
     /// Limit, tokens held, tasks offered and waiting.
     pub(crate) fn figures(&self, key: u32) -> (u32, u32, usize, usize) {
         self.keys.get(&key).map_or((self.default_limit, 0, 0, 0), |entry| {
             (entry.limit, entry.held, entry.offered.len(), entry.waiting.len())
         })
+    }
+
+    /// Tasks of a key that come before a place; counting stops at `most`.
+    pub(crate) fn ahead_of(&self, key: u32, place: QueueKey, most: usize) -> usize {
+        let before = |set: &BTreeSet<QueueKey>| set.range(..place).take(most).count();
+        self.keys.get(&key).map_or(0, |entry| (before(&entry.offered) + before(&entry.waiting)).min(most))
     }
 
     pub(crate) fn is_offered(&self, key: u32, place: QueueKey) -> bool {

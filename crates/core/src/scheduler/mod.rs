@@ -114,6 +114,9 @@ pub struct Scheduler {
     orphans_from: Option<ready::Cursor>,
     /// Workers whose reservation was dropped in this step.
     released: Vec<u32>,
+    /// The worker that changes or whose attempt ends in this step: it is served once what that sets free has queued,
+    /// so that it gets the first in order and not whatever came free first.
+    aside: u32,
     /// Tasks nobody can run, by signature.
     pub(crate) parked: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) counters: Counters,
@@ -190,6 +193,7 @@ impl Scheduler {
             ghosts: Map::default(),
             orphans_from: None,
             released: Vec::new(),
+            aside: NONE,
             parked: BTreeMap::new(),
             counters: Counters::default(),
             samples: VecDeque::new(),

@@ -61,14 +61,7 @@ impl Scheduler {
         match self.keys.arrive(task.key, place) {
             Arrival::Offered => true,
             Arrival::Instead(other) => {
-                // The other one steps back: out of its lane or its worker's queue, but still queued.
-                if self.tasks.at(other).state == State::AtWorker {
-                    self.leave_worker_queue(other);
-                    self.age_enter(other);
-                } else {
-                    self.leave_lane(other);
-                }
-                self.tasks.at_mut(other).state = State::KeyWaiting;
+                self.step_back(other);
                 true
             }
             Arrival::Waits => {
@@ -79,11 +72,40 @@ impl Scheduler {
         }
     }
 
-    /// A task that waited for a token of its key may queue now.
-    pub(super) fn offer_from_key(&mut self, slot: u32, actions: &mut Vec<Action>) {
-        self.age_leave(slot);
-        self.tasks.at_mut(slot).state = State::Blocked;
-        self.offer(slot, actions);
+    /// A task steps back to wait for its key: out of its lane or its worker's queue, but still queued.
+    pub(super) fn step_back(&mut self, slot: u32) {
+        if self.tasks.at(slot).state == State::AtWorker {
+            self.leave_worker_queue(slot);
+            self.age_enter(slot);
+        } else {
+            self.leave_lane(slot);
+        }
+        self.tasks.at_mut(slot).state = State::KeyWaiting;
+    }
+
+    /// A task that waited for a token of its key may queue now. If nobody can run it any more it is set aside instead,
+    /// and the next one has its chance.
+    pub(super) fn offer_from_key(&mut self, mut slot: u32, actions: &mut Vec<Action>) {
+        loop {
+            self.age_leave(slot);
+            let task = self.tasks.at_mut(slot);
+            task.state = State::Blocked;
+            let (signature, key, job) = (task.signature, task.key, task.job);
+            let place = queue_key(task.level, task.order(), slot);
+            let (pinned, element) = (task.flags.has(Flags::PINNED), task.flags.has(Flags::ELEMENT));
+            if pinned || self.workers.len() == 0 || self.has_host(signature) {
+                self.offer(slot, actions);
+                return;
+            }
+            self.counters.queued -= 1;
+            let next = self.keys.leave(key, place);
+            self.park(slot, actions);
+            if element {
+                self.element_left(job, actions);
+            }
+            let Some(next) = next else { return };
+            slot = next;
+        }
     }
 
     /// Finds a worker for a task that may queue, or a place in a queue.
@@ -166,9 +188,11 @@ impl Scheduler {
             None => {}
         }
         let floor = self.ready.floor(level);
-        let job = &mut self.jobs[job];
-        job.received = job.received.max(floor);
-        job.received
+        if self.jobs[job].received < floor {
+            self.jobs[job].received = floor;
+            self.ready.refresh(job, floor);
+        }
+        self.jobs[job].received
     }
 
     /// Takes a task out of its lane; it stays in its level's list by age.
@@ -304,6 +328,7 @@ impl Scheduler {
         if task.flags.has(Flags::EXTRA) {
             for id in self.affine(slot) {
                 if let Ok(at) = self.worker_slot(id)
+                    && self.workers[at].listed
                     && !found.contains(&at)
                     && self.classes[self.workers[at].class].can_ever(signature).is_ok()
                     && self.is_candidate(slot, at, wanted)
@@ -332,7 +357,7 @@ impl Scheduler {
         let worker = &self.workers[at];
         match wanted {
             Wanted::Queue => worker.state == WorkerState::Up,
-            Wanted::Room => worker.credit > 0 && self.fits_now(slot, at).is_ok(),
+            Wanted::Room => at != self.aside && worker.credit > 0 && self.fits_now(slot, at).is_ok(),
         }
     }
 
@@ -445,7 +470,7 @@ impl Scheduler {
             estimate,
             cost_rate: class.cost_rate,
             weight: class.weight,
-            assigned: worker.assigned,
+            assigned: worker.given(),
             last_assigned: worker.last_assigned,
             cold,
             warm,
@@ -524,7 +549,7 @@ impl Scheduler {
             policy::Order::Joined => (1 << 63) | worker.joined,
             policy::Order::Recency => worker.last_assigned,
             policy::Order::Weighted => {
-                let share = (worker.assigned + 1) as f64 / self.classes[worker.class].weight;
+                let share = (worker.given() + 1) as f64 / self.classes[worker.class].weight;
                 Amount::from_f64(share).0
             }
             policy::Order::Batch(size) => {

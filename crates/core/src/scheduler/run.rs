@@ -129,8 +129,10 @@ impl Scheduler {
         let at = self.tasks.at(slot).worker;
         self.learn(slot, true);
         self.counters.drained(self.now);
+        self.aside = at;
         self.end_attempt(slot, actions);
         self.settle_at(slot, at, Status::Completed, Cause::None, actions);
+        self.aside = NONE;
         self.serve(at, actions);
         Ok(())
     }
@@ -145,9 +147,11 @@ impl Scheduler {
         let slot = self.held(task, attempt, actions)?;
         let at = self.tasks.at(slot).worker;
         self.learn(slot, false);
+        self.aside = at;
         self.end_attempt(slot, actions);
         self.failed_attempt(slot, at, retry, Cause::Reported, actions);
         self.watch_failures(at, actions);
+        self.aside = NONE;
         self.serve(at, actions);
         Ok(())
     }
@@ -155,8 +159,10 @@ impl Scheduler {
     pub(super) fn give_back(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let slot = self.held(task, attempt, actions)?;
         let at = self.tasks.at(slot).worker;
+        self.aside = at;
         self.end_attempt(slot, actions);
         self.enqueue(slot, Cause::GivenBack, actions);
+        self.aside = NONE;
         self.serve(at, actions);
         Ok(())
     }
@@ -199,7 +205,11 @@ impl Scheduler {
         worker.release(&self.signatures[ghost.signature].demand, ghost.devices);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
-        self.tasks.at_mut(slot).worker = NONE;
+        let at = std::mem::replace(&mut self.tasks.at_mut(slot).worker, NONE);
+        if self.push_bound() {
+            // Whatever is queued next because of this end must see the worker's load as it is.
+            self.relist(at);
+        }
         self.return_token(ghost.key, actions);
     }
 
@@ -264,7 +274,9 @@ impl Scheduler {
         worker.release(&self.signatures[ghost.signature].demand, ghost.devices);
         worker.busy += self.now.since(ghost.since);
         self.release_signature(ghost.signature);
+        self.aside = at;
         self.return_token(ghost.key, actions);
+        self.aside = NONE;
         self.serve(at, actions);
     }
 
@@ -282,11 +294,11 @@ impl Scheduler {
         let id = self.worker_id(at);
         let terms = self.retry_terms(slot);
         let tries = u32::from(self.tasks.at(slot).retries);
+        self.tasks.extra_mut(slot).failures.push((id, cause));
         if !retry || tries >= terms.max_retries {
             self.settle_at(slot, at, Status::Failed, cause, actions);
             return;
         }
-        self.tasks.extra_mut(slot).failures.push((id, cause));
         let pause = steal::backoff(&mut self.rng, terms.backoff, terms.backoff_max, self.config.retry.jitter, tries);
         let due = self.now + pause;
         let task = self.tasks.at_mut(slot);

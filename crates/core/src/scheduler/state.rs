@@ -153,7 +153,10 @@ impl Class {
                     }
                 }
                 Matching::Fallback => {
-                    let (shared, best) = (self.bits.shared(&signature.skills), signature.best_shared.max(1));
+                    let (shared, best) = (self.bits.shared(&signature.skills), signature.best_shared);
+                    if best == 0 {
+                        return Err(Lack::Skill(signature.skills.ids()[0]));
+                    }
                     if shared < best {
                         return Err(Lack::FewerSkills { shared, best });
                     }
@@ -218,7 +221,11 @@ pub(crate) struct Worker {
     /// Its position among the members of its class.
     pub(crate) class_at: u32,
     pub(crate) state: WorkerState,
+    /// The state it comes back to when it is heard of again.
+    pub(crate) before_silence: WorkerState,
     pub(crate) slots: u32,
+    /// It declared no cores, so it has as many as slots.
+    pub(crate) cores_implied: bool,
     /// Tasks it asked for and waits for.
     pub(crate) credit: u32,
     pub(crate) reserved: Vector,
@@ -257,6 +264,11 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn used_slots(&self) -> u32 {
         (self.running.len() + self.ghosts.len()) as u32
+    }
+
+    /// Tasks given to it so far, those in its queue included.
+    pub(crate) fn given(&self) -> u64 {
+        self.assigned + self.queue.len() as u64
     }
 
     pub(crate) fn has_free_slot(&self) -> bool {

@@ -46,7 +46,6 @@ impl Scheduler {
                     self.timers.set(self.now + self.config.limits.sample_interval, Timer::Sample);
                 }
                 Timer::Aging => {
-                    self.aging_at = None;
                     if self.promote_aged() {
                         return;
                     }
@@ -260,8 +259,9 @@ impl Scheduler {
             let due = self.now + interval;
             next = Some(next.map_or(due, |next| next.min(due)));
         }
+        // Only now: while tasks rose, the timer that fired stood for the next one, so there is never a second.
+        self.aging_at = next;
         if let Some(at) = next {
-            self.aging_at = Some(at);
             self.timers.set(at, Timer::Aging);
         }
         false

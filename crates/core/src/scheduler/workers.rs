@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::place::Wanted;
 use super::ready::Head;
-use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker};
+use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
 use crate::event::{Remaining, WorkerChange};
@@ -26,6 +26,7 @@ impl Scheduler {
         let first = self.workers.len() == 0;
         let classes_before = self.class_age;
         let (tag, slots) = (spec.tag, spec.slots);
+        let cores_implied = declares_no_cores(&spec);
         let slot = self.workers.next_slot();
         let (class, class_at) = self.enter_class(new_class(spec), slot);
         if slot as usize >= self.worker_generations.len() {
@@ -39,7 +40,9 @@ impl Scheduler {
             class,
             class_at,
             state: WorkerState::Up,
+            before_silence: WorkerState::Up,
             slots,
+            cores_implied,
             credit: 0,
             reserved: Vector::default(),
             devices: Devices::default(),
@@ -196,23 +199,24 @@ impl Scheduler {
         }
     }
 
-    /// A new class may be what parked tasks wait for.
+    /// A new class may be what parked tasks wait for; the first in order are queued first.
     fn revisit_parked(&mut self, actions: &mut Vec<Action>) {
         if self.parked.is_empty() {
             return;
         }
         let signatures: Vec<u32> = self.parked.keys().copied().take(UNPARKED_PER_JOIN).collect();
-        let mut left = UNPARKED_PER_JOIN;
+        let mut places = Vec::new();
         for signature in signatures {
-            if !self.has_host(signature) {
-                continue;
+            if self.has_host(signature) {
+                let slots = self.parked.get(&signature).into_iter().flatten();
+                let place = |&slot: &u32| queue_key(self.tasks.at(slot).level, self.tasks.at(slot).order(), slot);
+                places.extend(slots.take(UNPARKED_PER_JOIN - places.len()).map(place));
             }
-            let slots: Vec<u32> = self.parked.get(&signature).into_iter().flatten().copied().take(left).collect();
-            left -= slots.len();
-            for slot in slots {
-                self.unpark(slot);
-                self.enqueue(slot, Cause::None, actions);
-            }
+        }
+        places.sort_unstable();
+        for (_, _, slot) in places {
+            self.unpark(slot);
+            self.enqueue(slot, Cause::None, actions);
         }
     }
 
@@ -224,10 +228,14 @@ impl Scheduler {
     ) -> Result<(), Refusal> {
         let slot = self.worker_slot(worker)?;
         let old = &self.classes[self.workers[slot].class];
+        let mut declared = old.capacity.clone();
+        if self.workers[slot].cores_implied {
+            declared.set(ResourceId::CPUS, Amount(0));
+        }
         let spec = WorkerSpec {
             tag: 0,
             capabilities: change.capabilities.unwrap_or_else(|| old.capabilities.clone()),
-            resources: change.resources.unwrap_or_else(|| old.capacity.clone()),
+            resources: change.resources.unwrap_or(declared),
             slots: change.slots.unwrap_or(old.slots),
             speed: old.speed,
             cost_rate: old.cost_rate,
@@ -239,10 +247,12 @@ impl Scheduler {
         let used = worker.used_slots();
         self.counters.use_changed((used, worker.slots), (used, spec.slots));
         worker.slots = spec.slots;
+        worker.cores_implied = declares_no_cores(&spec);
         let (class, class_at) = self.enter_class(new_class(spec), slot);
         let worker = &mut self.workers[slot];
         let before = (worker.class, worker.class_at);
         (worker.class, worker.class_at) = (class, class_at);
+        self.aside = slot;
         self.leave_class(before.0, before.1, actions);
         match (change.draining, self.workers[slot].state) {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
@@ -254,10 +264,14 @@ impl Scheduler {
                 self.set_state(slot, WorkerState::Up);
                 self.up_again(slot);
             }
+            (Some(true), WorkerState::Silent) => self.workers[slot].before_silence = WorkerState::Draining,
+            (Some(false), WorkerState::Silent) => self.workers[slot].before_silence = WorkerState::Up,
             _ => {}
         }
+        self.relist(slot);
         self.requeue_unfit(slot, actions);
         self.revisit_parked(actions);
+        self.aside = NONE;
         self.serve(slot, actions);
         Ok(())
     }
@@ -268,7 +282,12 @@ impl Scheduler {
         let unfit = |slot: &u32| class.can_ever(&self.signatures[self.tasks.at(*slot).signature]).is_err();
         let slots: Vec<u32> = self.workers[at].queue.iter().map(|key| key.2).filter(unfit).collect();
         for slot in slots {
-            let pinned = self.tasks.at(slot).flags.has(Flags::PINNED);
+            let task = self.tasks.at(slot);
+            // One that left its queue may have let in another, and so moved this one.
+            if task.state != State::AtWorker || task.worker != at {
+                continue;
+            }
+            let pinned = task.flags.has(Flags::PINNED);
             self.leave_queue(slot, actions);
             if pinned {
                 self.settle(slot, Status::Failed, Cause::NoWorker, actions);
@@ -290,9 +309,18 @@ impl Scheduler {
         let slot = self.worker_slot(worker)?;
         self.workers[slot].report = load;
         if self.workers[slot].state == WorkerState::Silent {
-            self.set_state(slot, WorkerState::Up);
-            self.up_again(slot);
-            self.serve(slot, actions);
+            // Silence neither ends a drain nor shortens a quarantine.
+            match self.workers[slot].before_silence {
+                WorkerState::Draining => self.set_state(slot, WorkerState::Draining),
+                WorkerState::Quarantined(until) if until > self.now => {
+                    self.set_state(slot, WorkerState::Quarantined(until));
+                }
+                _ => {
+                    self.set_state(slot, WorkerState::Up);
+                    self.up_again(slot);
+                    self.serve(slot, actions);
+                }
+            }
         }
         Ok(())
     }
@@ -302,6 +330,7 @@ impl Scheduler {
         if self.workers[slot].state == WorkerState::Silent {
             return Ok(());
         }
+        self.workers[slot].before_silence = self.workers[slot].state;
         self.set_state(slot, WorkerState::Silent);
         self.workers[slot].credit = 0;
         self.not_up(slot);
@@ -395,6 +424,10 @@ impl Scheduler {
     }
 }
 
+fn declares_no_cores(spec: &WorkerSpec) -> bool {
+    spec.resources.get(ResourceId::CPUS) == Amount(0)
+}
+
 fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
     if spec.slots == 0 {
         return Err(Refusal::Invalid("a worker needs at least one slot".to_owned()));
@@ -411,8 +444,9 @@ fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
 }
 
 fn new_class(spec: WorkerSpec) -> Class {
+    let implied = declares_no_cores(&spec);
     let mut capacity = spec.resources;
-    if capacity.get(ResourceId::CPUS) == Amount(0) {
+    if implied {
         capacity.set(ResourceId::CPUS, Amount::from_units(u64::from(spec.slots)));
     }
     Class {

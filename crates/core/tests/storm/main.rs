@@ -1,8 +1,14 @@
-//! Storms of random events: every invariant after every step, for every combination of binding and policy.
+//! Storms of random events: every invariant after every step, for every combination of binding and policy; a witness
+//! who judges by events and actions alone; a twin that must act alike; and at the end nothing may be left. Then a large
+//! state, checked part by part, and the promise of reservations in time.
 //!
 //! A failure prints the seed; run it again with `FILCH_STORM_SEED=N`.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read the seed to replay from its surroundings")]
+
+mod backfill;
+mod large;
+mod witness;
 
 use filch_core::config::{Bind, Matching, PolicySpec, Strategy, Take, VictimStrategy};
 use filch_core::{
@@ -10,6 +16,8 @@ use filch_core::{
     LoadReport, ParentFailure, Priority, Remaining, ResourceId, RetryTerms, Rng, Scheduler, Span, TaskId, TaskSpec,
     Time, Vector, WorkerChange, WorkerId, WorkerSpec,
 };
+
+use witness::Witness;
 
 const POLICIES: [&str; 14] = [
     "expected_completion",
@@ -39,6 +47,12 @@ struct Storm {
     stale: Vec<(TaskId, u32)>,
     known: Vec<TaskId>,
     jobs: Vec<JobId>,
+    witness: Witness,
+    /// A second scheduler with the same seed.
+    twin: Option<Scheduler>,
+    twin_actions: Vec<Action>,
+    payload: u64,
+    steps: u64,
 }
 
 fn config(rng: &mut Rng) -> Config {
@@ -81,7 +95,9 @@ fn config(rng: &mut Rng) -> Config {
 impl Storm {
     fn new(seed: u64) -> Storm {
         let mut rng = Rng::new(seed);
-        let scheduler = Scheduler::new(&config(&mut rng)).expect("the policies exist");
+        let config = config(&mut rng);
+        let scheduler = Scheduler::new(&config).expect("the policies exist");
+        let twin = seed.is_multiple_of(8).then(|| Scheduler::new(&config).expect("the policies exist"));
         Storm {
             rng,
             scheduler,
@@ -92,6 +108,11 @@ impl Storm {
             stale: Vec::new(),
             known: Vec::new(),
             jobs: Vec::new(),
+            witness: Witness::new(&config),
+            twin,
+            twin_actions: Vec::new(),
+            payload: 0,
+            steps: 0,
         }
     }
 
@@ -111,8 +132,9 @@ impl Storm {
     fn task(&mut self) -> TaskSpec {
         let known = self.known.clone();
         let workers = self.workers.clone();
+        self.payload += 1;
         let mut spec = TaskSpec {
-            payload: self.rng.next_u64(),
+            payload: self.payload,
             kind: KindId(self.rng.below(3) as u32),
             priority: Priority::from_f64(1.0 + self.rng.below(5) as f64),
             ..TaskSpec::default()
@@ -280,6 +302,20 @@ impl Storm {
     fn step(&mut self) {
         let event = self.event();
         self.now = self.now + Span::from_micros(self.rng.below(2000) as u64);
+        // What is due comes first and by itself, so that the witness knows what caused what.
+        if self.scheduler.next_timer().is_some_and(|due| due <= self.now) {
+            self.take(Event::Tick);
+        }
+        self.take(event);
+        let tasks: Vec<TaskId> = self.scheduler.tasks().map(|task| task.0).take(2).collect();
+        for task in tasks {
+            assert!(self.scheduler.explain(task).is_some());
+        }
+    }
+
+    /// Plays one event, and judges what came of it.
+    fn take(&mut self, event: Event) {
+        self.steps += 1;
         if let Event::Leave { worker, .. } = &event {
             self.workers.retain(|known| known != worker);
         }
@@ -289,9 +325,14 @@ impl Storm {
             self.held.retain(|known| known != &(*task, *attempt));
             self.stale.retain(|known| known != &(*task, *attempt));
         }
-        let described = format!("{event:?}");
+        self.witness.hear(&event);
         self.actions.clear();
-        self.scheduler.step(self.now, event, &mut self.actions);
+        self.scheduler.step(self.now, event.clone(), &mut self.actions);
+        if let Some(twin) = &mut self.twin {
+            self.twin_actions.clear();
+            twin.step(self.now, event.clone(), &mut self.twin_actions);
+            assert_eq!(self.actions, self.twin_actions, "the same events and seed give the same actions");
+        }
         for action in &self.actions {
             match *action {
                 Action::Joined { worker, .. } => self.workers.push(worker),
@@ -312,32 +353,68 @@ impl Storm {
         if self.known.len() > 40 {
             self.known.remove(0);
         }
-        if let Err(violation) = self.scheduler.check() {
-            panic!("{violation}\nafter {described}\nactions: {:#?}", self.actions);
-        }
-        let tasks: Vec<TaskId> = self.scheduler.tasks().map(|task| task.0).take(2).collect();
-        for task in tasks {
-            assert!(self.scheduler.explain(task).is_some());
+        let judged = self.witness.see(&event, &self.actions);
+        let checked = self.scheduler.check().map_err(|violation| violation.to_string());
+        if let Err(violation) = judged.and(checked) {
+            panic!("{violation}\nafter {event:?}\nactions: {:#?}", self.actions);
         }
     }
+
+    /// Withdraws everything and lets go of every attempt: nothing may be left anywhere.
+    fn drain(&mut self) {
+        for job in self.jobs.clone() {
+            self.take(Event::CancelJob { job });
+        }
+        while let Some(task) = { self.scheduler.tasks().map(|entry| entry.0).next() } {
+            self.take(Event::Cancel { task });
+        }
+        for (task, attempt) in self.witness.outstanding() {
+            self.take(Event::Finish { task, attempt });
+        }
+        assert_eq!(self.scheduler.unsettled(), 0);
+        for &worker in &self.workers {
+            let status = self.scheduler.worker(worker).expect("it is registered");
+            assert!(status.reserved.is_zero() && status.queue_length == 0 && status.running == 0, "{status:?}");
+        }
+        self.witness.end().unwrap();
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
 }
 
 #[test]
 fn no_storm_breaks_an_invariant() {
-    let (first, count) = match std::env::var("FILCH_STORM_SEED").ok().and_then(|seed| seed.parse().ok()) {
+    let (first, count) = match number("FILCH_STORM_SEED") {
         Some(seed) => (seed, 1),
-        None => (0, std::env::var("FILCH_STORMS").ok().and_then(|count| count.parse().ok()).unwrap_or(600)),
+        None => (0, number("FILCH_STORMS").unwrap_or(1500)),
     };
+    let (mut steps, mut assigned, mut moved) = (0, 0, 0);
     for seed in first..first + count {
         let result = std::panic::catch_unwind(|| {
             let mut storm = Storm::new(seed);
             for _ in 0..500 {
                 storm.step();
             }
+            storm.drain();
+            (storm.steps, storm.witness.assigned, storm.witness.moved)
         });
-        if let Err(panic) = result {
-            eprintln!("replay with: FILCH_STORM_SEED={seed} cargo test -p filch-core --test storm");
-            std::panic::resume_unwind(panic);
+        match result {
+            Ok(counts) => {
+                steps += counts.0;
+                assigned += counts.1;
+                moved += counts.2;
+            }
+            Err(panic) => {
+                eprintln!("replay with: FILCH_STORM_SEED={seed} cargo test -p filch-core --test storm");
+                std::panic::resume_unwind(panic);
+            }
         }
     }
+    // A storm that does nothing proves nothing.
+    assert!(
+        assigned * 20 > steps && (count < 100 || moved > 1000),
+        "{steps} steps, {assigned} assigned, {moved} moved"
+    );
 }

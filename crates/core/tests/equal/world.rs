@@ -1,0 +1,569 @@
+//! Workers, time and balance in the naive scheduler.
+
+use filch_core::config::{Matching, RebalanceBy, VictimStrategy};
+use filch_core::steal::{self, Haul, Loot, StealOutcome};
+use filch_core::tracker::{Estimator, MovingAverage};
+use filch_core::{
+    Action, Amount, Cause, JobId, Remaining, ResourceId, Span, Status, TaskId, TaskSpec, Time, Vector, WorkerChange,
+    WorkerId, WorkerSpec, WorkerState,
+};
+
+use crate::life::No;
+use crate::model::{Model, Place, Timer, Where, Worker};
+
+/// Level, job, one of the tasks, and the tasks in order.
+type Lane = (u8, JobId, TaskSpec, Vec<(Place, TaskId)>);
+
+/// A worker that declares no cores has as many as slots.
+fn with_cores(mut spec: WorkerSpec) -> WorkerSpec {
+    if spec.resources.get(ResourceId::CPUS) == Amount(0) {
+        let cores = (ResourceId::CPUS, Amount::from_units(u64::from(spec.slots)));
+        spec.resources = Vector::new(spec.resources.iter().chain([cores]));
+    }
+    spec
+}
+
+impl Model {
+    // ---- workers ----
+
+    pub(crate) fn join(&mut self, spec: WorkerSpec) -> Result<(), No> {
+        let joined = |action: &Action| match *action {
+            Action::Joined { worker, .. } => Some(worker),
+            _ => None,
+        };
+        let id = self.hint(joined).expect("the model lets a worker in, the scheduler does not");
+        self.out.push(Action::Joined { tag: spec.tag, worker: id });
+        let first = self.workers.is_empty();
+        self.joined += 1;
+        self.workers.push(Worker {
+            id,
+            coreless: spec.resources.get(ResourceId::CPUS) == Amount(0),
+            spec: with_cores(spec),
+            state: WorkerState::Up,
+            before: WorkerState::Up,
+            credit: 0,
+            running: Vec::new(),
+            ghosts: Vec::new(),
+            joined: self.joined,
+            average: MovingAverage::default(),
+            completed: 0,
+            failed: 0,
+            in_a_row: 0,
+            quarantines: 0,
+            assigned: 0,
+            last_assigned: 0,
+            stolen: 0,
+            lost: 0,
+        });
+        if first && self.queued() > 0 {
+            self.expect_orphans();
+        }
+        self.revisit_parked();
+        Ok(())
+    }
+
+    fn expect_orphans(&mut self) {
+        self.set_timer(self.now + self.config.limits.requeue_interval, Timer::Orphans);
+    }
+
+    /// Parked tasks that somebody can run now are queued, first in order first.
+    fn revisit_parked(&mut self) {
+        let parked = self.tasks.iter().filter(|task| task.state == Where::Parked && self.has_host(&task.spec));
+        let mut parked: Vec<(Place, TaskId)> = parked.map(|task| (task.place(), task.id)).collect();
+        parked.sort_unstable();
+        for (_, id) in parked {
+            self.unpark(id);
+            self.enqueue(id, Cause::None);
+        }
+    }
+
+    /// Whether nobody else is like this worker.
+    fn last_of_its_class(&self, id: WorkerId) -> bool {
+        let spec = WorkerSpec { tag: 0, ..self.worker(id).spec.clone() };
+        let mut others = self.workers.iter().filter(|worker| worker.id != id);
+        !others.any(|other| WorkerSpec { tag: 0, ..other.spec.clone() } == spec)
+    }
+
+    /// Runs a change of the workers; central tasks that more may run than before are offered again, lane by lane.
+    fn with_classes_changed(&mut self, gone: bool, change: impl FnOnce(&mut Model)) {
+        let before: Vec<(TaskId, usize)> =
+            self.tasks.iter().map(|task| (task.id, self.best_shared(&task.spec))).collect();
+        change(self);
+        if !gone {
+            return;
+        }
+        let fallback = |spec: &TaskSpec| self.matching(spec) == Matching::Fallback && !spec.skills.is_empty();
+        let widened: Vec<TaskId> = before
+            .into_iter()
+            .filter(|&(id, best)| {
+                let spec = &self.task(id).spec;
+                fallback(spec) && self.best_shared(spec) < best
+            })
+            .map(|entry| entry.0)
+            .collect();
+        for lane in self.lanes() {
+            for id in lane {
+                if !widened.contains(&id) {
+                    break;
+                }
+                let Some(worker) = self.who_has_room(id) else { break };
+                self.assign(id, worker);
+            }
+        }
+        if self.queued() > 0 {
+            self.expect_orphans();
+        }
+    }
+
+    /// Central tasks that ask alike, by level and job; lanes in the order in which a worker would look at them.
+    fn lanes(&self) -> Vec<Vec<TaskId>> {
+        let mut lanes: Vec<Lane> = Vec::new();
+        for task in self.tasks.iter().filter(|task| task.state == Where::Central) {
+            let alike = |lane: &&mut Lane| {
+                let (a, b) = (&lane.2, &task.spec);
+                let asks = (&a.requires, &a.skills, &a.demand, a.task_type);
+                let same = asks == (&b.requires, &b.skills, &b.demand, b.task_type);
+                lane.0 == task.level
+                    && lane.1 == task.job
+                    && same
+                    && (a.skills.is_empty() || self.matching(a) == self.matching(b))
+            };
+            match lanes.iter_mut().find(alike) {
+                Some(lane) => lane.3.push((task.place(), task.id)),
+                None => lanes.push((task.level, task.job, task.spec.clone(), vec![(task.place(), task.id)])),
+            }
+        }
+        for lane in &mut lanes {
+            lane.3.sort_unstable();
+        }
+        lanes.sort_by_key(|lane| (u8::MAX - lane.0, self.turn_of(lane.0, lane.1), lane.1.index(), lane.3[0].0));
+        lanes.into_iter().map(|lane| lane.3.into_iter().map(|entry| entry.1).collect()).collect()
+    }
+
+    pub(crate) fn change(&mut self, id: WorkerId, change: WorkerChange) -> Result<(), No> {
+        if !self.knows(id) {
+            return Err(No);
+        }
+        let old = self.worker(id).spec.clone();
+        let declared = old.resources.iter().filter(|entry| entry.0 != ResourceId::CPUS || !self.worker(id).coreless);
+        let declared = change.resources.unwrap_or_else(|| Vector::new(declared));
+        self.worker_mut(id).coreless = declared.get(ResourceId::CPUS) == Amount(0);
+        let spec = with_cores(WorkerSpec {
+            capabilities: change.capabilities.unwrap_or_else(|| old.capabilities.clone()),
+            resources: declared,
+            slots: change.slots.unwrap_or(old.slots),
+            ..old
+        });
+        let gone = spec != old && self.last_of_its_class(id);
+        // While it changes it is not up for anything.
+        let state = self.worker(id).state;
+        self.aside = Some(id);
+        self.with_classes_changed(gone, |model| model.worker_mut(id).spec = spec);
+        match (change.draining, state) {
+            (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
+                self.worker_mut(id).state = WorkerState::Draining;
+                self.requeue_queue(id, Cause::WorkerLeft);
+            }
+            (Some(false), WorkerState::Draining) => self.worker_mut(id).state = WorkerState::Up,
+            (Some(true), WorkerState::Silent) => self.worker_mut(id).before = WorkerState::Draining,
+            (Some(false), WorkerState::Silent) => self.worker_mut(id).before = WorkerState::Up,
+            _ => {}
+        }
+        for task in self.queue(id) {
+            let waits = self.find(task).is_some_and(|found| found.state == Where::AtWorker && found.worker == Some(id));
+            if !waits || self.can_ever(&self.task(task).spec, self.worker(id)) {
+                continue;
+            }
+            let pinned = self.task(task).spec.pin.is_some();
+            self.leave_queue(task);
+            if pinned {
+                self.settle(task, None, Status::Failed, Cause::NoWorker);
+            } else {
+                self.enqueue(task, Cause::Moved);
+            }
+        }
+        self.revisit_parked();
+        self.aside = None;
+        self.serve(id);
+        Ok(())
+    }
+
+    pub(crate) fn report(&mut self, id: WorkerId) -> Result<(), No> {
+        if !self.knows(id) {
+            return Err(No);
+        }
+        if self.worker(id).state == WorkerState::Silent {
+            let over = matches!(self.worker(id).before, WorkerState::Quarantined(until) if until <= self.now);
+            let state = if over { WorkerState::Up } else { self.worker(id).before };
+            self.worker_mut(id).state = state;
+            self.serve(id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn silent(&mut self, id: WorkerId) -> Result<(), No> {
+        if !self.knows(id) {
+            return Err(No);
+        }
+        if self.worker(id).state == WorkerState::Silent {
+            return Ok(());
+        }
+        self.worker_mut(id).before = self.worker(id).state;
+        self.worker_mut(id).state = WorkerState::Silent;
+        self.worker_mut(id).credit = 0;
+        self.take_away(id, false);
+        if !self.worker(id).running.is_empty() {
+            self.set_timer(self.now + self.config.limits.lease, Timer::Lease(id));
+        }
+        self.requeue_queue(id, Cause::WorkerLost);
+        Ok(())
+    }
+
+    fn take_away(&mut self, id: WorkerId, exclusive_too: bool) {
+        for task in self.worker(id).running.clone() {
+            if exclusive_too || !self.task(task).spec.exclusive {
+                self.abandon(task, Cause::WorkerLost);
+                self.enqueue(task, Cause::WorkerLost);
+            }
+        }
+    }
+
+    pub(crate) fn requeue_queue(&mut self, id: WorkerId, cause: Cause) {
+        for task in self.queue(id) {
+            if self.task(task).spec.pin.is_none() {
+                self.leave_queue(task);
+                self.enqueue(task, cause);
+            }
+        }
+    }
+
+    pub(crate) fn leave(&mut self, id: WorkerId, remaining: Remaining) -> Result<(), No> {
+        if !self.knows(id) {
+            return Err(No);
+        }
+        self.worker_mut(id).state = WorkerState::Draining;
+        self.worker_mut(id).credit = 0;
+        let mut left = self.worker(id).running.clone();
+        left.sort_by_key(|&task| (self.task(task).since, self.task(task).sequence));
+        for &task in &left {
+            self.end_attempt(task);
+        }
+        while !self.worker(id).ghosts.is_empty() {
+            let ghost = self.worker_mut(id).ghosts.remove(0);
+            if let Some(key) = ghost.key {
+                self.offer_next(key);
+            }
+        }
+        while let Some(&task) = self.queue(id).first() {
+            self.leave_queue(task);
+            left.push(task);
+        }
+        let gone = self.last_of_its_class(id);
+        self.with_classes_changed(gone, |model| model.workers.retain(|worker| worker.id != id));
+        self.tracker.forget(id.index());
+        for task in left {
+            let Some(found) = self.find(task) else { continue };
+            let (payload, index) = (found.spec.payload, found.index);
+            match remaining {
+                Remaining::Requeue => self.enqueue(task, Cause::WorkerLeft),
+                Remaining::Return => {
+                    self.out.push(Action::HandedBack { task, payload, index });
+                    self.settle(task, None, Status::Returned, Cause::WorkerLeft);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // ---- time ----
+
+    /// Everything that is due, in order.
+    pub(crate) fn fire(&mut self) {
+        while let Some(&(at, timer)) = self.timers.iter().filter(|entry| entry.0 <= self.now).min() {
+            self.timers.retain(|entry| *entry != (at, timer));
+            self.due(at, timer);
+        }
+    }
+
+    fn due(&mut self, at: Time, timer: Timer) {
+        match timer {
+            Timer::Rebalance => {
+                self.rebalance();
+                let interval = self.config.load_balancing.thresholds.rebalance_interval();
+                self.set_timer(self.now + interval, Timer::Rebalance);
+            }
+            Timer::Aging => self.promote(),
+            Timer::Orphans => self.park_orphans(),
+            Timer::Retry(id) => {
+                self.task_mut(id).state = Where::Nowhere;
+                self.enqueue(id, Cause::None);
+            }
+            Timer::Park(id) => self.requeue(id),
+            Timer::Timeout(id, _) => self.time_out(id),
+            Timer::Deadline(id) => {
+                self.counts.missed += 1;
+                self.notify(id, self.task(id).state.status(), Cause::DeadlineMissed);
+            }
+            Timer::Lease(worker) => {
+                if self.knows(worker) && self.worker(worker).state == WorkerState::Silent {
+                    self.take_away(worker, true);
+                }
+            }
+            Timer::Quarantine(worker) => {
+                if self.knows(worker) && self.worker(worker).state == WorkerState::Quarantined(at) {
+                    self.worker_mut(worker).state = WorkerState::Up;
+                    self.serve(worker);
+                }
+            }
+        }
+    }
+
+    fn requeue(&mut self, id: TaskId) {
+        self.unpark(id);
+        if !self.workers.is_empty() && !self.has_host(&self.task(id).spec) {
+            let most = self.config.limits.max_requeue_attempts;
+            let task = self.task_mut(id);
+            if task.requeues >= most {
+                self.settle(id, None, Status::Failed, Cause::NoWorker);
+                return;
+            }
+            task.requeues += 1;
+            task.level = (task.level - 1).max(1);
+            self.counts.requeues += 1;
+        }
+        self.enqueue(id, Cause::NoWorker);
+    }
+
+    fn park_orphans(&mut self) {
+        for lane in self.lanes() {
+            for id in lane {
+                let waits = self.find(id).is_some_and(|task| task.state == Where::Central);
+                if waits && !self.workers.is_empty() && !self.has_host(&self.task(id).spec) {
+                    self.leave_queue(id);
+                    self.park(id);
+                }
+            }
+        }
+    }
+
+    /// Tasks that waited long enough in their level rise by one, from the top down and the longest waiting first.
+    fn promote(&mut self) {
+        self.aging_at = None;
+        let (interval, before) = (self.config.scheduling.aging_interval, self.counts.promotions);
+        for level in (1..5).rev() {
+            let waiting = self.tasks.iter().filter(|task| task.state.is_queued() && task.level == level);
+            let due = waiting.filter(|task| task.since + interval <= self.now);
+            let mut due: Vec<(u64, TaskId)> = due.map(|task| (task.entered, task.id)).collect();
+            due.sort_unstable();
+            for (_, id) in due {
+                self.counts.promotions += 1;
+                let central = self.task(id).state == Where::Central;
+                self.task_mut(id).level += 1;
+                if central {
+                    // It is not among those who wait in the new level when it comes there.
+                    self.task_mut(id).state = Where::Nowhere;
+                    self.join_level(id);
+                    self.task_mut(id).state = Where::Central;
+                }
+                self.entered += 1;
+                let (now, entered) = (self.now, self.entered);
+                let task = self.task_mut(id);
+                (task.since, task.entered) = (now, entered);
+            }
+        }
+        // After a promotion it looks again one interval later, even if whoever rose has nowhere further to go.
+        let again = (self.counts.promotions > before).then_some(self.now + interval);
+        let waiting = self.tasks.iter().filter(|task| task.state.is_queued() && task.level < 5);
+        if let Some(next) = waiting.map(|task| task.since + interval).chain(again).min() {
+            self.aging_at = Some(next);
+            self.set_timer(next, Timer::Aging);
+        }
+    }
+
+    // ---- balance ----
+
+    pub(crate) fn steal(&mut self, thief: WorkerId) -> Result<(), No> {
+        if !self.knows(thief) {
+            return Err(No);
+        }
+        let tried = self.counts.steals;
+        if self.steal_for(thief) == 0 && self.counts.steals == tried {
+            self.count_steal(thief, None, 0);
+        }
+        self.serve(thief);
+        Ok(())
+    }
+
+    pub(crate) fn may_steal(&self, thief: WorkerId) -> bool {
+        let depth = self.depth(thief);
+        let anybody = self.workers.iter().any(|worker| self.depth(worker.id) > 0);
+        self.push()
+            && self.config.load_balancing.strategy.pulls()
+            && anybody
+            && depth < self.config.load_balancing.thresholds.idle_threshold
+            && f64::from(depth) < self.config.stealing.steal_threshold * f64::from(self.worker(thief).spec.slots)
+    }
+
+    fn count_steal(&mut self, thief: WorkerId, victim: Option<WorkerId>, tasks: u32) {
+        self.chooser.learn(tasks > 0);
+        if victim.is_none() {
+            self.hint(|action| matches!(action, Action::Stole { victim: None, .. }).then_some(()));
+        }
+        self.counts.steals += 1;
+        self.counts.stolen += u64::from(tasks > 0);
+        let outcome = if tasks > 0 { StealOutcome::Success } else { StealOutcome::Rejection };
+        self.out.push(Action::Stole { thief, victim, outcome, tasks });
+    }
+
+    /// The victim: computed where the strategy is fixed, checked where lots are drawn.
+    fn victim(&mut self, thief: WorkerId, tried: &[WorkerId]) -> Option<WorkerId> {
+        let least = self.chooser.least_depth();
+        let fits = |&&(depth, id): &&(u32, WorkerId)| depth >= least && id != thief && !tried.contains(&id);
+        let by_depth = self.by_depth();
+        match self.chooser.current() {
+            VictimStrategy::MostLoaded => by_depth.iter().rev().find(fits).map(|entry| entry.1),
+            VictimStrategy::LeastLoaded => by_depth.iter().find(fits).map(|entry| entry.1),
+            _ => {
+                // One that was tried already begins the next search; this one drew nobody.
+                let next = self.hints.iter().find(|action| matches!(action, Action::Stole { .. }));
+                let drawn = |action: &Action| match *action {
+                    Action::Stole { thief: who, victim: Some(victim), .. } if who == thief => Some(victim),
+                    _ => None,
+                };
+                next.and_then(drawn).filter(|victim| !tried.contains(victim))?;
+                let victim = self.hint(drawn)?;
+                let depth = self.depth(victim);
+                assert!(fits(&&(depth, victim)), "{victim} with {depth} queued was drawn as a victim for {thief}");
+                Some(victim)
+            }
+        }
+    }
+
+    pub(crate) fn steal_for(&mut self, thief: WorkerId) -> usize {
+        let mut tried = Vec::new();
+        for _ in 0..self.config.stealing.max_retries.max(1) {
+            let Some(victim) = self.victim(thief, &tried) else { break };
+            let stealing = &self.config.stealing;
+            let haul =
+                steal::haul(stealing.take, self.depth(victim), self.queued_work(victim), stealing.min_local_queue);
+            let taken = self.loot(victim, thief, haul);
+            self.count_steal(thief, Some(victim), taken.len() as u32);
+            if !taken.is_empty() {
+                for &id in &taken {
+                    self.put_at_worker(id, thief);
+                    self.count_move(id, victim, thief);
+                }
+                return taken.len();
+            }
+            tried.push(victim);
+        }
+        0
+    }
+
+    fn may_take(&self, id: TaskId, from: WorkerId, to: WorkerId) -> bool {
+        let spec = &self.task(id).spec;
+        let loot = Loot {
+            priority: spec.priority.get(),
+            bound: spec.key.is_some() || spec.pin.is_some() || spec.exclusive,
+            thief_can_run: self.can_ever(spec, self.worker(to)),
+            transfer: self.cold(id, to).0,
+            duration_at_thief: self.planned_for(id, to),
+        };
+        self.guard.check(&loot, self.backlog(from)).is_ok()
+    }
+
+    fn loot(&self, from: WorkerId, to: WorkerId, haul: Haul) -> Vec<TaskId> {
+        let mut queue = self.queue(from);
+        if self.config.load_balancing.work_stealing.prefer_recent_tasks {
+            queue.reverse();
+        }
+        let (mut taken, mut left) = (Vec::new(), haul.backlog);
+        for id in queue.into_iter().take(steal::QUEUE_LOOKS) {
+            if taken.len() == haul.tasks as usize || left == Span::ZERO {
+                break;
+            }
+            if self.may_take(id, from, to) {
+                left -= self.task(id).planned;
+                taken.push(id);
+            }
+        }
+        taken
+    }
+
+    fn count_move(&mut self, id: TaskId, from: WorkerId, to: WorkerId) {
+        self.worker_mut(from).lost += 1;
+        self.worker_mut(to).stolen += 1;
+        self.counts.migrated += 1;
+        self.out.push(Action::Move { task: id, from, to });
+        self.notify(id, Status::Queued, Cause::Moved);
+    }
+
+    fn is_uneven(&self) -> bool {
+        let by_depth = self.by_depth();
+        let (Some(&(shortest, idle)), Some(&(longest, busy))) = (by_depth.first(), by_depth.last()) else {
+            return false;
+        };
+        let thresholds = &self.config.load_balancing.thresholds;
+        let ratio = thresholds.severe_imbalance_ratio;
+        match thresholds.rebalance_by {
+            RebalanceBy::Count => f64::from(longest) / f64::from(shortest.max(1)) > ratio,
+            RebalanceBy::Backlog => {
+                let unit = self.config.scheduling.default_estimate.as_secs_f64();
+                let (busy, idle) = (self.backlog(busy).as_secs_f64(), self.backlog(idle).as_secs_f64());
+                busy / idle.max(unit) > ratio
+            }
+        }
+    }
+
+    pub(crate) fn rebalance(&mut self) {
+        if !self.is_uneven() {
+            return;
+        }
+        self.counts.cycles += 1;
+        let mut targets = Vec::new();
+        for _ in 0..self.config.load_balancing.work_stealing.max_steal_per_cycle {
+            let Some(target) = self.rebalance_one() else { break };
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        for target in targets {
+            self.serve(target);
+        }
+    }
+
+    fn rebalance_one(&mut self) -> Option<WorkerId> {
+        let thresholds = self.config.load_balancing.thresholds.clone();
+        let by_depth = self.by_depth();
+        let busy = by_depth.iter().rev().filter(|entry| entry.0 > thresholds.busy_threshold).take(64);
+        let idle = by_depth.iter().filter(|entry| entry.0 < thresholds.idle_threshold).take(64);
+        let one = Haul { tasks: 1, backlog: Span::MAX };
+        for &(_, from) in busy {
+            for &(_, to) in idle.clone() {
+                if thresholds.rebalance_by == RebalanceBy::Backlog && self.backlog(to) >= self.backlog(from) {
+                    continue;
+                }
+                if let Some(&id) = self.loot(from, to, one).first() {
+                    self.put_at_worker(id, to);
+                    self.count_move(id, from, to);
+                    return Some(to);
+                }
+                if !self.config.load_balancing.work_stealing.allow_task_migration
+                    || !self.worker(to).has_free_slot()
+                    || self.depth(to) > 0
+                {
+                    continue;
+                }
+                let running = self.worker(from).running.clone();
+                let movable = |&id: &TaskId| self.task(id).spec.idempotent && self.may_take(id, from, to);
+                if let Some(id) = running.into_iter().find(movable) {
+                    self.abandon(id, Cause::Moved);
+                    self.put_at_worker(id, to);
+                    self.count_move(id, from, to);
+                    return Some(to);
+                }
+            }
+        }
+        None
+    }
+}
