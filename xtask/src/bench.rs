@@ -30,11 +30,6 @@ pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Whether the workspace has benchmarks at all.
-pub(crate) fn exists() -> bool {
-    metadata().is_ok_and(|metadata| binaries(&metadata, PACKAGE).is_some())
-}
-
 fn metadata() -> Result<Value> {
     let output = process::command("cargo")
         .args(["metadata", "--no-deps", "--format-version", "1"])

@@ -24,7 +24,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Set up what is missing, then run every check: fmt, clippy, test, doc, tidy.
+    /// Set up what is missing, then run every check: fmt, clippy, test, doc, tidy, instructions.
     Test {
         /// Run this stage alone.
         #[arg(long, value_name = "STAGE")]

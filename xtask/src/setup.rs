@@ -17,7 +17,7 @@ pub(crate) enum Tool {
     Rustfmt,
     /// For the stage `clippy`.
     Clippy,
-    /// For benchmarks that count instructions.
+    /// For the stage `instructions`.
     Valgrind,
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::setup::Tool;
-use crate::{bench, process, setup};
+use crate::{process, setup};
 
 /// All checks together must stay below this on two cores.
 const BUDGET: Duration = Duration::from_secs(25 * 60);
@@ -27,6 +27,8 @@ pub(crate) enum Stage {
     Doc,
     /// What compilers do not check.
     Tidy,
+    /// A cycle of the scheduler takes no more instructions than it may.
+    Instructions,
 }
 
 impl Stage {
@@ -37,10 +39,11 @@ impl Stage {
             Stage::Test => "test",
             Stage::Doc => "doc",
             Stage::Tidy => "tidy",
+            Stage::Instructions => "instructions",
         }
     }
 
-    /// What cargo is told. All of them use the dev profile, so nothing is built twice for a different setting.
+    /// What cargo is told. All but the last use the dev profile, so nothing is built twice for a different setting.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Stage::Fmt => &["fmt", "--all", "--check"],
@@ -49,6 +52,7 @@ impl Stage {
             Stage::Test => &["test", "--workspace", "--lib", "--bins", "--tests", "--examples"],
             Stage::Doc => &["test", "--workspace", "--doc"],
             Stage::Tidy => &["xtask", "tidy"],
+            Stage::Instructions => &["run", "--release", "--package", "filch-bench", "--bin", "instructions"],
         }
     }
 
@@ -61,6 +65,7 @@ impl Stage {
             Stage::Fmt => &[Tool::Rustfmt],
             Stage::Clippy => &[Tool::Clippy],
             Stage::Test | Stage::Doc | Stage::Tidy => &[],
+            Stage::Instructions => &[Tool::Valgrind],
         }
     }
 }
@@ -76,10 +81,7 @@ enum Outcome {
 /// Runs all stages, or one.
 pub(crate) fn run(only: Option<Stage>) -> Result<()> {
     let stages: Vec<Stage> = only.map_or_else(|| Stage::value_variants().to_vec(), |stage| vec![stage]);
-    let mut tools: Vec<Tool> = stages.iter().flat_map(|stage| stage.tools()).copied().collect();
-    if only.is_none() && bench::exists() {
-        tools.push(Tool::Valgrind);
-    }
+    let tools: Vec<Tool> = stages.iter().flat_map(|stage| stage.tools()).copied().collect();
     setup::run(&tools);
     let outcomes = run_until_failure(&stages, |stage| {
         eprintln!("\n== {}: {}", stage.name(), stage.command());
@@ -134,7 +136,7 @@ fn summary(outcomes: &[(Stage, Outcome)]) -> String {
 
 fn line(text: &mut String, name: &str, word: &str, time: &str) {
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{}", format!("{name:<8}{word:<9}{time:>12}").trim_end());
+    let _ = writeln!(text, "{}", format!("{name:<14}{word:<9}{time:>12}").trim_end());
 }
 
 #[cfg(test)]
@@ -153,7 +155,7 @@ mod tests {
         assert!(matches!(outcomes[0].1, Outcome::Passed(_)));
         assert!(matches!(outcomes[1].1, Outcome::Failed(_)));
         assert!(outcomes[2..].iter().all(|(_, outcome)| *outcome == Outcome::NotRun));
-        assert_eq!(outcomes.len(), 5);
+        assert_eq!(outcomes.len(), 6);
     }
 
     #[test]

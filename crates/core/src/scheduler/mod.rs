@@ -8,6 +8,7 @@ mod balance;
 mod devices;
 mod directory;
 mod keys;
+mod line;
 mod place;
 mod ready;
 mod run;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use super::line::Line;
 use super::tasks::OrderKey;
 use crate::map::Map;
 
@@ -26,16 +27,16 @@ pub(crate) enum Head {
 /// Tasks of one job and level that ask alike.
 #[derive(Debug, Default)]
 struct Lane {
-    tasks: BTreeSet<(OrderKey, u32)>,
+    tasks: Line,
     array: Option<OrderKey>,
 }
 
 impl Lane {
     fn head(&self) -> Option<(OrderKey, Head)> {
         match (self.tasks.first(), self.array) {
-            (Some(&(order, slot)), Some(array)) if order <= array => Some((order, Head::Task(slot))),
+            (Some((order, slot)), Some(array)) if order <= array => Some((order, Head::Task(slot))),
             (_, Some(array)) => Some((array, Head::Element)),
-            (Some(&(order, slot)), None) => Some((order, Head::Task(slot))),
+            (Some((order, slot)), None) => Some((order, Head::Task(slot))),
             (None, None) => None,
         }
     }
@@ -155,7 +156,7 @@ impl Ready {
 
     pub(crate) fn remove(&mut self, level: u8, job: u32, signature: u32, order: OrderKey, slot: u32) {
         self.edit(level, job, signature, 0, |lane| {
-            let removed = lane.tasks.remove(&(order, slot));
+            let removed = lane.tasks.remove((order, slot));
             debug_assert!(removed, "a central task is found in its lane");
         });
     }
@@ -237,7 +238,7 @@ impl Ready {
         self.levels.iter().zip(1u8..).flat_map(|(queue, level)| {
             queue.jobs.iter().flat_map(move |(&job, lanes)| {
                 lanes.lanes.iter().flat_map(move |(&signature, lane)| {
-                    lane.tasks.iter().map(move |&(order, slot)| (level, job, signature, order, slot))
+                    lane.tasks.iter().map(move |(order, slot)| (level, job, signature, order, slot))
                 })
             })
         })
@@ -255,7 +256,7 @@ impl Ready {
         }
         let own = self.levels[usize::from(level) - 1].jobs.get(&job);
         for lane in own.into_iter().flat_map(|lanes| lanes.lanes.values()).take(most as usize) {
-            ahead += lane.tasks.range(..(order, 0)).take(most as usize).count() as u64;
+            ahead += lane.tasks.before(order, most as usize) as u64;
         }
         ahead.min(most)
     }

@@ -1,0 +1,256 @@
+//! `cargo xtask bench core`: what one cycle through the scheduler machine costs, and what a queued task weighs.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its terminal")]
+
+use std::alloc::System;
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use filch_bench::clock;
+use filch_bench::mix::Mix;
+use filch_bench::report::{Row, targets};
+use filch_bench::world::{Slowest, Unwatched, World};
+use indicatif::{ProgressBar, ProgressStyle};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+// Counting costs a few nanoseconds for every allocation; they are part of what is shown.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const WORKERS: [u64; 3] = [10, 1_000, 100_000];
+const QUEUED: [u64; 3] = [10_000, 1_000_000, 10_000_000];
+
+/// Cost of one cycle (submit, assign, start, finish) and bytes per queued task.
+#[derive(Parser)]
+#[command(name = "core")]
+struct Arguments {
+    /// Print an array of objects instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Shorter queues (at most a million) and fewer, shorter batches.
+    #[arg(long)]
+    quick: bool,
+    /// Only cases whose name, like `mixed/1000/10000` (mix, workers, queued), contains this; may be given again.
+    #[arg(long, value_name = "TEXT")]
+    filter: Vec<String>,
+    /// Leave out cases expected to need more memory than this.
+    #[arg(long, value_name = "GIB", default_value_t = 6.0)]
+    memory: f64,
+}
+
+/// How long to measure.
+#[derive(Clone, Copy)]
+struct Effort {
+    batches: usize,
+    batch_ns: u64,
+    /// Cycles of which every single step is timed.
+    watched: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Case {
+    mix: Mix,
+    workers: u64,
+    queued: u64,
+}
+
+impl Case {
+    fn name(self) -> String {
+        format!("{}/{}/{}", self.mix.name(), self.workers, self.queued)
+    }
+}
+
+fn cases(arguments: &Arguments) -> Vec<Case> {
+    let longest = if arguments.quick { 1_000_000 } else { u64::MAX };
+    let mut cases = Vec::new();
+    for &mix in Mix::value_variants() {
+        for workers in WORKERS {
+            let lengths: &[u64] = if mix.is_sparse() { &[0] } else { &QUEUED };
+            for &queued in lengths.iter().filter(|&&queued| queued <= longest) {
+                cases.push(Case { mix, workers, queued });
+            }
+        }
+    }
+    let filter = &arguments.filter;
+    cases.retain(|case| filter.is_empty() || filter.iter().any(|text| case.name().contains(text)));
+    cases
+}
+
+fn allocated() -> u64 {
+    let stats = ALLOCATOR.stats();
+    (stats.bytes_allocated - stats.bytes_deallocated) as u64
+}
+
+fn measure(case: Case, effort: Effort) -> Result<Row> {
+    let mut world = World::new(case.mix, case.workers, case.queued)?;
+    let before = allocated();
+    let mut filling = Slowest::default();
+    world.fill(&mut filling)?;
+    let bytes_per_task =
+        if case.mix.is_sparse() { 0.0 } else { allocated().saturating_sub(before) as f64 / case.queued as f64 };
+    world.start()?;
+
+    // Twice round every slot, so that what is learned per worker is there, then as long as it takes to know the pace.
+    let mut warm_up = (2 * world.running()).max(20_000);
+    world.run(warm_up, &mut Unwatched)?;
+    let mut spent = 0;
+    while spent < effort.batch_ns / 4 {
+        let start = clock::thread_ns();
+        world.run(warm_up, &mut Unwatched)?;
+        spent = clock::thread_ns() - start;
+        if spent < effort.batch_ns / 4 {
+            warm_up *= 2;
+        }
+    }
+    let batch = (effort.batch_ns * warm_up / spent.max(1)).max(1000);
+
+    let mut batches = Vec::with_capacity(effort.batches);
+    for _ in 0..effort.batches {
+        let start = clock::thread_ns();
+        world.run(batch, &mut Unwatched)?;
+        batches.push((clock::thread_ns() - start) as f64 / batch as f64);
+    }
+    batches.sort_by(f64::total_cmp);
+    let mut slowest = Slowest::default();
+    world.run(effort.watched, &mut slowest)?;
+    Ok(Row {
+        workers: case.workers,
+        queued: case.queued,
+        mix: case.mix.name(),
+        ns_per_cycle: batches[batches.len() / 2],
+        bytes_per_task,
+        best_ns_per_cycle: batches[0],
+        cycles: batch * effort.batches as u64,
+        max_step_ns: slowest.ns,
+        max_step: slowest.event,
+        max_fill_step_ns: filling.ns,
+        which: case.mix,
+    })
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let effort = if arguments.quick {
+        Effort { batches: 5, batch_ns: 50_000_000, watched: 50_000 }
+    } else {
+        Effort { batches: 7, batch_ns: 200_000_000, watched: 200_000 }
+    };
+    let cases = cases(&arguments);
+    let mut rows: Vec<Row> = Vec::new();
+    let mut left_out = Vec::new();
+    // Drawn on a terminal only.
+    let progress = ProgressBar::new(cases.len() as u64).with_style(ProgressStyle::with_template("{pos}/{len} {msg}")?);
+    for case in cases {
+        progress.set_message(case.name());
+        // What a shorter queue of the same mix needed for each task tells what this one will need.
+        let known = rows.iter().filter(|row| row.which == case.mix).map(|row| row.bytes_per_task).reduce(f64::max);
+        let expected_gib = known.unwrap_or(0.0) * case.queued as f64 / f64::from(1 << 30);
+        if expected_gib > arguments.memory {
+            left_out.push(format!("{} is left out: it would need about {expected_gib:.0} GiB", case.name()));
+        } else {
+            rows.push(measure(case, effort).with_context(|| case.name())?);
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+        for line in left_out {
+            eprintln!("{line}");
+        }
+        return Ok(());
+    }
+    writeln!(out, "{}\n", table(&rows))?;
+    for line in left_out {
+        writeln!(out, "{line}")?;
+    }
+    for target in targets(&rows) {
+        let word = if target.holds { "holds " } else { "MISSED" };
+        writeln!(out, "{word}  {}: {}", target.promise, target.found)?;
+    }
+    Ok(())
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header([
+        "mix",
+        "workers",
+        "queued",
+        "ns/cycle",
+        "best",
+        "cycles/s",
+        "bytes/task",
+        "slowest step µs",
+        "in",
+        "while filling µs",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.mix.to_owned(),
+            row.workers.to_string(),
+            row.queued.to_string(),
+            format!("{:.0}", row.ns_per_cycle),
+            format!("{:.0}", row.best_ns_per_cycle),
+            format!("{:.0}", 1e9 / row.ns_per_cycle),
+            format!("{:.1}", row.bytes_per_task),
+            format!("{:.1}", row.max_step_ns as f64 / 1e3),
+            row.max_step.to_owned(),
+            format!("{:.1}", row.max_fill_step_ns as f64 / 1e3),
+        ]);
+    }
+    for at in [1, 2, 3, 4, 5, 6, 7, 9] {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_well_formed() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn growing_and_shrinking_is_counted_once() {
+        // Other tests run at the same time, but need little.
+        const MIB: usize = 1 << 20;
+        let before = allocated();
+        let counted = |list: &Vec<u8>| (allocated() as usize).saturating_sub(before as usize).abs_diff(list.capacity());
+        let mut list: Vec<u8> = Vec::with_capacity(64 * MIB);
+        assert!(counted(&list) < 16 * MIB);
+        list.reserve_exact(192 * MIB);
+        assert!(counted(&list) < 16 * MIB);
+        list.shrink_to(32 * MIB);
+        assert!(counted(&list) < 16 * MIB);
+        drop(list);
+        assert!(counted(&Vec::new()) < 16 * MIB);
+    }
+
+    #[test]
+    fn filters_choose_cases() {
+        let all = cases(&Arguments::parse_from(["core"]));
+        assert!(all.len() > 80);
+        let some = cases(&Arguments::parse_from(["core", "--filter", "mixed/1000/", "--filter", "array/10/10000000"]));
+        let names: Vec<String> = some.into_iter().map(Case::name).collect();
+        assert_eq!(names, ["mixed/1000/10000", "mixed/1000/1000000", "mixed/1000/10000000", "array/10/10000000"]);
+        assert!(cases(&Arguments::parse_from(["core", "--quick"])).iter().all(|case| case.queued <= 1_000_000));
+    }
+
+    #[test]
+    fn a_small_case_is_measured() {
+        let case = Case { mix: Mix::Mixed, workers: 10, queued: 5000 };
+        let row = measure(case, Effort { batches: 3, batch_ns: 1_000_000, watched: 100 }).unwrap();
+        assert!(row.ns_per_cycle > 0.0 && row.best_ns_per_cycle <= row.ns_per_cycle);
+        assert!(row.bytes_per_task > 50.0 && row.max_step_ns > 0 && row.max_fill_step_ns > 0, "{row:?}");
+    }
+}

@@ -1,0 +1,9 @@
+//! What the benchmarks share: worlds of workers and tasks for the scheduler machine, clocks, and reports.
+//!
+//! The benchmarks themselves are the binaries of this package. Nothing here is part of the product.
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod mix;
+pub mod report;
+pub mod world;

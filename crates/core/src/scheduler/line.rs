@@ -1,0 +1,198 @@
+//! A queue in order for tasks that nearly always come in order.
+//!
+//! Who comes last is mostly last, and who leaves is mostly first; both are done here without searching. The few others
+//! (earlier deadlines, tasks that come back) stand in a tree beside it. Never moves more than one block because of one
+//! task, however long it is.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::tasks::OrderKey;
+use crate::ids::NONE;
+
+/// A task's place: its order, then its slot.
+pub(crate) type Entry = (OrderKey, u32);
+
+/// Entries per block.
+const BLOCK: usize = 128;
+
+/// Consecutive entries, ascending. Those that left before their turn have the slot `NONE`.
+#[derive(Debug, Default)]
+struct Block {
+    entries: Vec<Entry>,
+    /// Entries before this one have left.
+    from: usize,
+    /// Entries that have not left.
+    live: usize,
+}
+
+impl Block {
+    /// Skips those at the front that have left.
+    fn trim(&mut self) {
+        while self.entries.get(self.from).is_some_and(|entry| entry.1 == NONE) {
+            self.from += 1;
+        }
+    }
+}
+
+/// A sorted queue. The first block's first entry is there, or there is no block.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    blocks: VecDeque<Block>,
+    /// Those that came after somebody who stands behind them.
+    early: BTreeSet<Entry>,
+    /// Entries in blocks.
+    live: usize,
+}
+
+impl Line {
+    pub(crate) fn len(&self) -> usize {
+        self.live + self.early.len()
+    }
+
+    #[inline]
+    pub(crate) fn first(&self) -> Option<Entry> {
+        let front = self.blocks.front().map(|block| block.entries[block.from]);
+        match (front, self.early.first()) {
+            (Some(front), Some(&early)) => Some(front.min(early)),
+            (front, early) => front.or(early.copied()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        let Some(block) = self.blocks.back_mut() else {
+            self.blocks.push_back(Block { entries: vec![entry], from: 0, live: 1 });
+            self.live += 1;
+            return;
+        };
+        // A place that was left still keeps its order.
+        if block.entries.last().is_some_and(|last| last.0 >= entry.0) {
+            self.early.insert(entry);
+            return;
+        }
+        self.live += 1;
+        if block.entries.len() < BLOCK {
+            block.live += 1;
+            block.entries.push(entry);
+        } else {
+            let mut entries = Vec::with_capacity(BLOCK);
+            entries.push(entry);
+            self.blocks.push_back(Block { entries, from: 0, live: 1 });
+        }
+    }
+
+    /// Takes an entry out. Whether it was there.
+    #[inline]
+    pub(crate) fn remove(&mut self, entry: Entry) -> bool {
+        match self.blocks.front_mut() {
+            Some(block) if block.entries[block.from] == entry => {
+                block.from += 1;
+                block.live -= 1;
+                block.trim();
+                self.live -= 1;
+                if block.live == 0 {
+                    self.blocks.pop_front();
+                    self.trim();
+                }
+                true
+            }
+            _ => self.remove_from_within(entry),
+        }
+    }
+
+    fn remove_from_within(&mut self, entry: Entry) -> bool {
+        if self.early.remove(&entry) {
+            return true;
+        }
+        let at = self.blocks.partition_point(|block| block.entries.last().is_some_and(|last| last.0 < entry.0));
+        let Some(block) = self.blocks.get_mut(at) else { return false };
+        let Ok(place) = block.entries.binary_search_by_key(&entry.0, |entry| entry.0) else { return false };
+        if place < block.from || block.entries[place].1 != entry.1 {
+            return false;
+        }
+        block.entries[place].1 = NONE;
+        block.live -= 1;
+        self.live -= 1;
+        if block.live == 0 {
+            self.blocks.remove(at);
+        }
+        true
+    }
+
+    /// Makes the first block's first entry one that is there.
+    fn trim(&mut self) {
+        if let Some(block) = self.blocks.front_mut() {
+            block.trim();
+        }
+    }
+
+    /// All entries, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        let in_blocks = self.blocks.iter().flat_map(|block| &block.entries[block.from..]);
+        in_blocks.filter(|entry| entry.1 != NONE).chain(&self.early).copied()
+    }
+
+    /// How many stand before a place in the order; counting stops at `most`.
+    pub(crate) fn before(&self, order: OrderKey, most: usize) -> usize {
+        let in_blocks = self.blocks.iter().flat_map(|block| &block.entries[block.from..]);
+        let in_blocks = in_blocks.take_while(|entry| entry.0 < order).take(most).filter(|entry| entry.1 != NONE);
+        in_blocks.count() + self.early.range(..(order, 0)).take(most).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn it_behaves_like_a_sorted_set() {
+        for seed in 0..20 {
+            let mut rng = Rng::new(seed);
+            let (mut line, mut set) = (Line::default(), BTreeSet::new());
+            for step in 0..4000u64 {
+                match rng.below(20) {
+                    // In order, out of order, first away, anybody away.
+                    0..8 => {
+                        let entry = ((9, 9, step), step as u32);
+                        line.insert(entry);
+                        set.insert(entry);
+                    }
+                    8..10 => {
+                        let entry = ((rng.below(10) as u64, 9, step), step as u32);
+                        line.insert(entry);
+                        set.insert(entry);
+                    }
+                    10..17 => {
+                        if let Some(first) = set.pop_first() {
+                            assert!(line.remove(first));
+                            assert!(!line.remove(first));
+                        }
+                    }
+                    _ => {
+                        if let Some(&entry) = set.iter().nth(rng.below(set.len())) {
+                            set.remove(&entry);
+                            assert!(line.remove(entry));
+                            assert!(!line.remove(entry));
+                            line.insert(entry);
+                            assert!(line.remove(entry));
+                        }
+                    }
+                }
+                assert_eq!((line.first(), line.len()), (set.first().copied(), set.len()));
+                if step % 64 == 0 {
+                    let mut all: Vec<Entry> = line.iter().collect();
+                    all.sort_unstable();
+                    assert!(all.iter().eq(set.iter()));
+                    let order = (9, 9, step / 2);
+                    assert_eq!(line.before(order, usize::MAX), set.range(..(order, 0)).count());
+                }
+            }
+            while let Some(first) = set.pop_first() {
+                assert_eq!(line.first(), Some(first));
+                assert!(line.remove(first));
+            }
+            assert!(line.blocks.is_empty() && line.early.is_empty() && line.len() == 0);
+        }
+    }
+}
