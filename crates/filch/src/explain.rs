@@ -196,8 +196,8 @@ impl<T, R> Translator<'_, T, R> {
             core::Reason::Dependency { parent, status } => {
                 Reason::Dependency { parent: self.state.task_label(parent), status: Status::name(status) }
             }
-            core::Reason::Key { key, held, limit, offered } => {
-                Reason::Key { key: self.names.key_name(key), held, limit, ahead: offered }
+            core::Reason::Key { key, held, limit, ahead } => {
+                Reason::Key { key: self.names.key_name(key), held, limit, ahead }
             }
             core::Reason::Backoff { until, retries, most } => {
                 Reason::Backoff { seconds_left: self.seconds_until(until), retries, most }
