@@ -66,3 +66,8 @@ pub(crate) fn duration(span: Span) -> std::time::Duration {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/journey.md")]
 struct Journey;
+
+/// The example in the README is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
