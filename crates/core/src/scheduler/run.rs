@@ -300,7 +300,11 @@ impl Scheduler {
             return;
         }
         let pause = steal::backoff(&mut self.rng, terms.backoff, terms.backoff_max, self.config.retry.jitter, tries);
-        let due = self.now + pause;
+        let task = self.tasks.at(slot);
+        let abandoned = self.ghosts.contains_key(&(self.tasks.id(slot), task.attempt));
+        let alone = task.flags.has(Flags::EXCLUSIVE) && abandoned;
+        // Whoever has an exclusive task may still be at it for as long as a lease.
+        let due = self.now + if alone { pause.max(self.config.limits.lease) } else { pause };
         let task = self.tasks.at_mut(slot);
         task.retries += 1;
         task.state = State::Backoff;

@@ -223,6 +223,7 @@ pub(crate) struct Worker {
     pub(crate) state: WorkerState,
     /// The state it comes back to when it is heard of again.
     pub(crate) before_silence: WorkerState,
+    pub(crate) silent_since: Time,
     pub(crate) slots: u32,
     /// It declared no cores, so it has as many as slots.
     pub(crate) cores_implied: bool,

@@ -41,6 +41,7 @@ impl Scheduler {
             class_at,
             state: WorkerState::Up,
             before_silence: WorkerState::Up,
+            silent_since: self.now,
             slots,
             cores_implied,
             credit: 0,
@@ -331,6 +332,7 @@ impl Scheduler {
             return Ok(());
         }
         self.workers[slot].before_silence = self.workers[slot].state;
+        self.workers[slot].silent_since = self.now;
         self.set_state(slot, WorkerState::Silent);
         self.workers[slot].credit = 0;
         self.not_up(slot);
@@ -346,6 +348,8 @@ impl Scheduler {
     pub(super) fn lease_ended(&mut self, worker: WorkerId, actions: &mut Vec<Action>) {
         if let Ok(slot) = self.worker_slot(worker)
             && self.workers[slot].state == WorkerState::Silent
+            // It may have come back meanwhile and fallen silent again.
+            && self.workers[slot].silent_since + self.config.limits.lease <= self.now
         {
             self.take_away(slot, true, actions);
         }

@@ -669,7 +669,10 @@ impl Model {
         let base = terms.map_or(self.config.retry.backoff, |terms| terms.backoff);
         let cap = terms.map_or(self.config.retry.backoff_max, |terms| terms.backoff_max);
         // Without jitter the numbers drawn do not matter.
-        let pause = steal::backoff(&mut Rng::new(0), base, cap, 0.0, tries);
+        let mut pause = steal::backoff(&mut Rng::new(0), base, cap, 0.0, tries);
+        if cause == Cause::TimedOut && self.task(id).spec.exclusive {
+            pause = pause.max(self.config.limits.lease);
+        }
         self.task_mut(id).retries += 1;
         self.task_mut(id).state = Where::Backoff;
         self.counts.retries += 1;

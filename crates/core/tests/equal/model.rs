@@ -106,6 +106,7 @@ pub(crate) struct Worker {
     pub(crate) state: WorkerState,
     /// The state before it fell silent.
     pub(crate) before: WorkerState,
+    pub(crate) silent_since: Time,
     /// It declared no cores.
     pub(crate) coreless: bool,
     pub(crate) credit: u32,

@@ -41,6 +41,7 @@ impl Model {
             spec: with_cores(spec),
             state: WorkerState::Up,
             before: WorkerState::Up,
+            silent_since: self.now,
             credit: 0,
             running: Vec::new(),
             ghosts: Vec::new(),
@@ -209,6 +210,7 @@ impl Model {
             return Ok(());
         }
         self.worker_mut(id).before = self.worker(id).state;
+        self.worker_mut(id).silent_since = self.now;
         self.worker_mut(id).state = WorkerState::Silent;
         self.worker_mut(id).credit = 0;
         self.take_away(id, false);
@@ -305,7 +307,8 @@ impl Model {
                 self.notify(id, self.task(id).state.status(), Cause::DeadlineMissed);
             }
             Timer::Lease(worker) => {
-                if self.knows(worker) && self.worker(worker).state == WorkerState::Silent {
+                let over = |worker: &Worker| worker.silent_since + self.config.limits.lease <= self.now;
+                if self.knows(worker) && self.worker(worker).state == WorkerState::Silent && over(self.worker(worker)) {
                     self.take_away(worker, true);
                 }
             }

@@ -42,7 +42,7 @@ impl Shop {
                 }
             }
         }
-        self.scheduler.check().unwrap();
+        self.scheduler.check().expect("every invariant holds");
     }
 
     fn submit(&mut self, cores: u64, seconds: u64) -> TaskId {

@@ -90,7 +90,7 @@ fn play(bind: Bind, seed: u64, workers: usize, steps: u64) {
             judge(&mut witness, &Event::Tick, &actions);
             learn(&actions, &mut hosts, &mut held);
         }
-        witness.hear(&event);
+        witness.hear(now, &event);
         actions.clear();
         scheduler.step(now, event.clone(), &mut actions);
         judge(&mut witness, &event, &actions);
@@ -100,7 +100,7 @@ fn play(bind: Bind, seed: u64, workers: usize, steps: u64) {
         }
         most = most.max(scheduler.unsettled());
     }
-    scheduler.check().unwrap();
+    scheduler.check().expect("every invariant holds");
     assert!(most > 10_000, "only {most} tasks were there at once");
 }
 

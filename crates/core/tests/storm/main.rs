@@ -304,9 +304,9 @@ impl Storm {
         self.now = self.now + Span::from_micros(self.rng.below(2000) as u64);
         // What is due comes first and by itself, so that the witness knows what caused what.
         if self.scheduler.next_timer().is_some_and(|due| due <= self.now) {
-            self.take(Event::Tick);
+            self.take(&Event::Tick);
         }
-        self.take(event);
+        self.take(&event);
         let tasks: Vec<TaskId> = self.scheduler.tasks().map(|task| task.0).take(2).collect();
         for task in tasks {
             assert!(self.scheduler.explain(task).is_some());
@@ -314,18 +314,18 @@ impl Storm {
     }
 
     /// Plays one event, and judges what came of it.
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: &Event) {
         self.steps += 1;
-        if let Event::Leave { worker, .. } = &event {
+        if let Event::Leave { worker, .. } = event {
             self.workers.retain(|known| known != worker);
         }
         if let Event::Finish { task, attempt } | Event::Fail { task, attempt, .. } | Event::GiveBack { task, attempt } =
-            &event
+            event
         {
             self.held.retain(|known| known != &(*task, *attempt));
             self.stale.retain(|known| known != &(*task, *attempt));
         }
-        self.witness.hear(&event);
+        self.witness.hear(self.now, event);
         self.actions.clear();
         self.scheduler.step(self.now, event.clone(), &mut self.actions);
         if let Some(twin) = &mut self.twin {
@@ -353,7 +353,7 @@ impl Storm {
         if self.known.len() > 40 {
             self.known.remove(0);
         }
-        let judged = self.witness.see(&event, &self.actions);
+        let judged = self.witness.see(event, &self.actions);
         let checked = self.scheduler.check().map_err(|violation| violation.to_string());
         if let Err(violation) = judged.and(checked) {
             panic!("{violation}\nafter {event:?}\nactions: {:#?}", self.actions);
@@ -363,20 +363,20 @@ impl Storm {
     /// Withdraws everything and lets go of every attempt: nothing may be left anywhere.
     fn drain(&mut self) {
         for job in self.jobs.clone() {
-            self.take(Event::CancelJob { job });
+            self.take(&Event::CancelJob { job });
         }
         while let Some(task) = { self.scheduler.tasks().map(|entry| entry.0).next() } {
-            self.take(Event::Cancel { task });
+            self.take(&Event::Cancel { task });
         }
         for (task, attempt) in self.witness.outstanding() {
-            self.take(Event::Finish { task, attempt });
+            self.take(&Event::Finish { task, attempt });
         }
         assert_eq!(self.scheduler.unsettled(), 0);
         for &worker in &self.workers {
             let status = self.scheduler.worker(worker).expect("it is registered");
             assert!(status.reserved.is_zero() && status.queue_length == 0 && status.running == 0, "{status:?}");
         }
-        self.witness.end().unwrap();
+        self.witness.end().expect("nothing is lost");
     }
 }
 

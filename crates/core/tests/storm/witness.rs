@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use filch_core::{
-    Action, Amount, Config, Event, KeyId, ParentFailure, ResourceId, Status, TaskId, TaskSpec, Vector, WorkerId,
+    Action, Amount, Config, Event, KeyId, ParentFailure, ResourceId, Span, Status, TaskId, TaskSpec, Time, Vector,
+    WorkerId,
 };
 
 /// What is known of a worker: what it has and the attempts it may be at.
@@ -14,6 +15,7 @@ struct Host {
     capacity: Vector,
     declares_cores: bool,
     attempts: BTreeMap<(TaskId, u32), u64>,
+    silent_since: Option<Time>,
 }
 
 pub(crate) struct Witness {
@@ -24,7 +26,10 @@ pub(crate) struct Witness {
     hosts: BTreeMap<WorkerId, Host>,
     held: BTreeMap<TaskId, (WorkerId, u32)>,
     settled: BTreeMap<TaskId, Status>,
+    revoked: BTreeMap<(TaskId, u32), Time>,
     limits: BTreeMap<u32, u32>,
+    lease: Span,
+    now: Time,
     default_limit: u32,
     protected_from: u8,
     pub(crate) assigned: u64,
@@ -49,7 +54,10 @@ impl Witness {
             hosts: BTreeMap::new(),
             held: BTreeMap::new(),
             settled: BTreeMap::new(),
+            revoked: BTreeMap::new(),
             limits: BTreeMap::new(),
+            lease: config.limits.lease,
+            now: Time::ZERO,
             default_limit: config.limits.key_limit,
             protected_from: if priority.preserve_high_priority { priority.high_priority_threshold } else { u8::MAX },
             assigned: 0,
@@ -63,7 +71,8 @@ impl Witness {
     }
 
     /// Notes what an event says before the scheduler acts on it.
-    pub(crate) fn hear(&mut self, event: &Event) {
+    pub(crate) fn hear(&mut self, now: Time, event: &Event) {
+        self.now = now;
         match event {
             Event::Submit(spec) => self.note(spec, Vec::new()),
             Event::SubmitMany(specs) => specs.iter().for_each(|spec| self.note(spec, Vec::new())),
@@ -93,6 +102,16 @@ impl Witness {
                     host.capacity = with_cores(host.capacity.clone(), host.declares_cores, host.slots);
                 }
             }
+            Event::Silent { worker } => {
+                if let Some(host) = self.hosts.get_mut(worker) {
+                    host.silent_since = host.silent_since.or(Some(now));
+                }
+            }
+            Event::Report { worker, .. } => {
+                if let Some(host) = self.hosts.get_mut(worker) {
+                    host.silent_since = None;
+                }
+            }
             Event::SetKeyLimit { key, limit } => {
                 self.limits.insert(key.0, *limit);
             }
@@ -112,15 +131,24 @@ impl Witness {
                     let Event::Join(spec) = event else { return Err(format!("{worker} joined by itself")) };
                     let declares_cores = spec.resources.get(ResourceId::CPUS) > Amount(0);
                     let capacity = with_cores(spec.resources.clone(), declares_cores, spec.slots);
-                    let attempts = BTreeMap::new();
-                    self.hosts.insert(worker, Host { slots: spec.slots, capacity, declares_cores, attempts });
+                    let host = Host {
+                        slots: spec.slots,
+                        capacity,
+                        declares_cores,
+                        attempts: BTreeMap::new(),
+                        silent_since: None,
+                    };
+                    self.hosts.insert(worker, host);
                 }
                 Action::Accepted { task, payload } => {
                     self.payloads.insert(task, payload);
                     self.ids.insert(payload, task);
                 }
                 Action::Assign { worker, task, attempt, payload, .. } => self.assign(worker, task, attempt, payload)?,
-                Action::Revoke { task, .. } => {
+                Action::Revoke { worker, task, attempt, .. } => {
+                    // Whoever fell silent stops by itself within its lease.
+                    let silent_since = self.hosts.get(&worker).and_then(|host| host.silent_since);
+                    self.revoked.insert((task, attempt), silent_since.unwrap_or(self.now));
                     if self.held.remove(&task).is_none() {
                         return Err(format!("{task} was revoked and nobody held it"));
                     }
@@ -166,6 +194,9 @@ impl Witness {
                 return Err(format!("{task}: {running} run with key {key:?}, of which {limit} may"));
             }
         }
+        if spec.exclusive {
+            self.check_alone(task)?;
+        }
         let spec = spec.clone();
         let host = self.hosts.get(&worker).ok_or_else(|| format!("{task} was assigned to {worker}, which is gone"))?;
         if host.attempts.len() >= host.slots as usize {
@@ -189,6 +220,18 @@ impl Witness {
         Ok(())
     }
 
+    /// An exclusive task runs nowhere else, unless whoever had it was told to stop, or fell silent, a lease ago.
+    fn check_alone(&self, task: TaskId) -> Result<(), String> {
+        for (worker, host) in &self.hosts {
+            for attempt in host.attempts.keys().filter(|attempt| attempt.0 == task) {
+                if self.revoked.get(attempt).is_none_or(|since| *since + self.lease > self.now) {
+                    return Err(format!("{task} is exclusive and {worker} may still be at it"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn needs(&self, payload: u64, resource: ResourceId) -> u64 {
         let amounts = self.specs[&payload].0.demand.amounts();
         amounts.iter().find(|entry| entry.0 == resource).map_or(0, |entry| entry.1.0)
@@ -201,7 +244,9 @@ impl Witness {
 
     fn moves(&mut self, task: TaskId, from: WorkerId, to: WorkerId) -> Result<(), String> {
         self.moved += 1;
-        let spec = &self.specs[&self.payloads[&task]].0;
+        // An element of an array that was never handed out has no name yet.
+        let Some(payload) = self.payloads.get(&task) else { return Ok(()) };
+        let spec = &self.specs[payload].0;
         if spec.priority.get() >= self.protected_from {
             return Err(format!("{task} of priority {} was taken from {from} to {to}", spec.priority.get()));
         }
