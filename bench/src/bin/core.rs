@@ -7,7 +7,6 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
 use filch_bench::clock;
 use filch_bench::mix::Mix;
 use filch_bench::report::{Row, targets};
@@ -142,6 +141,10 @@ fn main() -> Result<()> {
     let mut left_out = Vec::new();
     // Drawn on a terminal only.
     let progress = ProgressBar::new(cases.len() as u64).with_style(ProgressStyle::with_template("{pos}/{len} {msg}")?);
+    let mut out = std::io::stdout().lock();
+    if !arguments.json {
+        writeln!(out, "{}", line(&HEADINGS))?;
+    }
     for case in cases {
         progress.set_message(case.name());
         // What a shorter queue of the same mix needed for each task tells what this one will need.
@@ -150,12 +153,15 @@ fn main() -> Result<()> {
         if expected_gib > arguments.memory {
             left_out.push(format!("{} is left out: it would need about {expected_gib:.0} GiB", case.name()));
         } else {
-            rows.push(measure(case, effort).with_context(|| case.name())?);
+            let row = measure(case, effort).with_context(|| case.name())?;
+            if !arguments.json {
+                progress.suspend(|| writeln!(out, "{}", line(&cells(&row))))?;
+            }
+            rows.push(row);
         }
         progress.inc(1);
     }
     progress.finish_and_clear();
-    let mut out = std::io::stdout().lock();
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
         for line in left_out {
@@ -163,7 +169,7 @@ fn main() -> Result<()> {
         }
         return Ok(());
     }
-    writeln!(out, "{}\n", table(&rows))?;
+    writeln!(out)?;
     for line in left_out {
         writeln!(out, "{line}")?;
     }
@@ -174,40 +180,40 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header([
-        "mix",
-        "workers",
-        "queued",
-        "ns/cycle",
-        "best",
-        "cycles/s",
-        "bytes/task",
-        "slowest step µs",
-        "in",
-        "while filling µs",
-    ]);
-    for row in rows {
-        table.add_row([
-            row.mix.to_owned(),
-            row.workers.to_string(),
-            row.queued.to_string(),
-            format!("{:.0}", row.ns_per_cycle),
-            format!("{:.0}", row.best_ns_per_cycle),
-            format!("{:.0}", 1e9 / row.ns_per_cycle),
-            format!("{:.1}", row.bytes_per_task),
-            format!("{:.1}", row.max_step_ns as f64 / 1e3),
-            row.max_step.to_owned(),
-            format!("{:.1}", row.max_fill_step_ns as f64 / 1e3),
-        ]);
-    }
-    for at in [1, 2, 3, 4, 5, 6, 7, 9] {
-        if let Some(column) = table.column_mut(at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
+const HEADINGS: [&str; 10] = [
+    "mix",
+    "workers",
+    "queued",
+    "ns/cycle",
+    "best",
+    "cycles/s",
+    "bytes/task",
+    "slowest step µs",
+    "in",
+    "while filling µs",
+];
+
+fn cells(row: &Row) -> [String; 10] {
+    [
+        row.mix.to_owned(),
+        row.workers.to_string(),
+        row.queued.to_string(),
+        format!("{:.0}", row.ns_per_cycle),
+        format!("{:.0}", row.best_ns_per_cycle),
+        format!("{:.0}", 1e9 / row.ns_per_cycle),
+        format!("{:.1}", row.bytes_per_task),
+        format!("{:.1}", row.max_step_ns as f64 / 1e3),
+        row.max_step.to_owned(),
+        format!("{:.1}", row.max_fill_step_ns as f64 / 1e3),
+    ]
+}
+
+/// One line of the table. Its widths are fixed, since a line is printed as soon as it is known.
+fn line(cells: &[impl AsRef<str>; 10]) -> String {
+    let [mix, workers, queued, ns, best, rate, bytes, slowest, event, filling] = cells.each_ref().map(AsRef::as_ref);
+    format!(
+        "{mix:<16}  {workers:>7}  {queued:>8}  {ns:>8}  {best:>8}  {rate:>8}  {bytes:>10}  {slowest:>15}  {event:<6}  {filling:>16}"
+    )
 }
 
 #[cfg(test)]
@@ -234,6 +240,14 @@ mod tests {
         assert!(counted(&list) < 16 * MIB);
         drop(list);
         assert!(counted(&Vec::new()) < 16 * MIB);
+    }
+
+    #[test]
+    fn every_cell_stands_under_its_heading() {
+        let case = Case { mix: Mix::SparseOwnClass, workers: 10, queued: 0 };
+        let row = measure(case, Effort { batches: 1, batch_ns: 1_000_000, watched: 10 }).unwrap();
+        let (heading, text) = (line(&HEADINGS), line(&cells(&row)));
+        assert_eq!(heading.chars().count(), text.chars().count(), "{heading}\n{text}");
     }
 
     #[test]
