@@ -430,7 +430,7 @@ fn the_scheduler_decides_as_the_naive_model_does() {
     let counts = compare_scenarios(150, 0, 600_000);
     // What never happens is not compared.
     for (name, count) in counts.list() {
-        assert!(count > 100, "{name} happened only {count} times: {counts:?}");
+        assert!(count > 100 || number("FILCH_STEPS").is_some(), "{name} happened only {count} times: {counts:?}");
     }
 }
 
