@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 ///
 /// Sleeping and being woken costs far more than what they wait for. And the pauses are long on purpose: if the lock went
 /// to and fro with every step, so would all of the machine's memory between the caches of two processors, and both would
-/// be slower than one alone (measured with the example `cycles`).
+/// be slower than one alone (measured with `cargo xtask bench balancer`).
 pub(crate) struct Lock<T>(Mutex<T>);
 
 /// Looks at a taken lock before sleeping.
