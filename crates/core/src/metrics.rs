@@ -22,6 +22,7 @@ pub(crate) struct Counters {
     pub(crate) tasks_migrated: u64,
     pub(crate) rebalance_cycles: u64,
     pub(crate) retries: u64,
+    pub(crate) given_back: u64,
     pub(crate) requeues: u64,
     pub(crate) timeouts: u64,
     pub(crate) promotions: u64,
@@ -161,6 +162,7 @@ impl Counters {
             skipped: self.skipped,
             returned: self.returned,
             retries: self.retries,
+            given_back: self.given_back,
             requeues: self.requeues,
             timeouts: self.timeouts,
             promotions: self.promotions,
@@ -217,6 +219,8 @@ pub struct Metrics {
     pub returned: u64,
     /// Attempts after the first.
     pub retries: u64,
+    /// Times a task was given back unfinished.
+    pub given_back: u64,
     /// Times a task that nobody could run was tried again.
     pub requeues: u64,
     /// Attempts that ran too long.

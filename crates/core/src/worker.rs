@@ -85,7 +85,7 @@ pub struct WorkerStatus {
     pub state: WorkerState,
     /// Tasks in its own queue.
     pub queue_length: u32,
-    /// Tasks handed to its slots.
+    /// Slots in use, those of cancelled or timed-out attempts it has not let go of included.
     pub running: u32,
     /// Tasks it runs at once.
     pub slots: u32,

@@ -12,7 +12,8 @@ use crate::error::Error;
 /// by somebody else (also when the code that runs it panics).
 ///
 /// An assignment may be revoked: its attempt took too long, the task was cancelled, or its worker went silent or left.
-/// Reports of it are then refused as [`Error::Stale`], and what it occupied is free again.
+/// Reports of it are then refused as [`Error::Stale`]. What it occupies (its slot, its resources, a token of its key)
+/// stays occupied until it is reported or dropped, since the code that runs it may still be at it.
 #[must_use = "dropping an assignment gives the task back"]
 pub struct Assignment<T = (), R = ()> {
     shared: Arc<Shared<T, R>>,

@@ -7,8 +7,13 @@ use crate::config::Retry;
 use crate::ids::{NONE, ResourceId, TaskId};
 use crate::steal;
 use crate::task::{Cause, RetryTerms, Status};
-use crate::time::Span;
+use crate::time::{Span, Time};
 use crate::worker::WorkerState;
+
+/// How often a task may be given back before it has to pause.
+const RETURNS_WITHOUT_PAUSE: u16 = 3;
+/// The last failed attempts of a task that are remembered.
+const FAILURES_KEPT: usize = 16;
 
 impl Scheduler {
     /// Hands a task that is nowhere to a free slot of a worker and reserves what it asks for.
@@ -161,10 +166,37 @@ impl Scheduler {
         let at = self.tasks.at(slot).worker;
         self.aside = at;
         self.end_attempt(slot, actions);
-        self.enqueue(slot, Cause::GivenBack, actions);
+        self.requeue_given_back(slot, actions);
         self.aside = NONE;
         self.serve(at, actions);
         Ok(())
+    }
+
+    /// A task that was given back queues behind its equals, and after the third time only after a growing pause:
+    /// whoever drops it again and again, by a panic perhaps, must keep neither others nor a processor busy.
+    fn requeue_given_back(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        self.counters.given_back += 1;
+        let sequence = self.next_sequence();
+        let task = self.tasks.at_mut(slot);
+        task.sequence = sequence;
+        task.given_back = task.given_back.saturating_add(1);
+        let beyond = u32::from(task.given_back.saturating_sub(RETURNS_WITHOUT_PAUSE));
+        if beyond == 0 {
+            self.enqueue(slot, Cause::GivenBack, actions);
+            return;
+        }
+        let RetryTerms { backoff, backoff_max, .. } = self.retry_terms(slot);
+        let pause = steal::backoff(&mut self.rng, backoff, backoff_max, self.config.retry.jitter, beyond - 1);
+        self.back_off(slot, self.now + pause, Cause::GivenBack, actions);
+    }
+
+    /// A task that is nowhere waits for its next attempt.
+    fn back_off(&mut self, slot: u32, due: Time, cause: Cause, actions: &mut Vec<Action>) {
+        let task = self.tasks.at_mut(slot);
+        task.state = State::Backoff;
+        task.since = due;
+        self.timers.set(due, Timer::Retry(self.tasks.id(slot)));
+        self.notify(slot, Status::Retrying, cause, actions);
     }
 
     /// An attempt ran too long: its worker should stop it, and the task is treated as failed.
@@ -294,7 +326,11 @@ impl Scheduler {
         let id = self.worker_id(at);
         let terms = self.retry_terms(slot);
         let tries = u32::from(self.tasks.at(slot).retries);
-        self.tasks.extra_mut(slot).failures.push((id, cause));
+        let failures = &mut self.tasks.extra_mut(slot).failures;
+        if failures.len() == FAILURES_KEPT {
+            failures.remove(0);
+        }
+        failures.push((id, cause));
         if !retry || tries >= terms.max_retries {
             self.settle_at(slot, at, Status::Failed, cause, actions);
             return;
@@ -305,13 +341,9 @@ impl Scheduler {
         let alone = task.flags.has(Flags::EXCLUSIVE) && abandoned;
         // Whoever has an exclusive task may still be at it for as long as a lease.
         let due = self.now + if alone { pause.max(self.config.limits.lease) } else { pause };
-        let task = self.tasks.at_mut(slot);
-        task.retries += 1;
-        task.state = State::Backoff;
-        task.since = due;
+        self.tasks.at_mut(slot).retries += 1;
         self.counters.retries += 1;
-        self.timers.set(due, Timer::Retry(self.tasks.id(slot)));
-        self.notify(slot, Status::Retrying, cause, actions);
+        self.back_off(slot, due, cause, actions);
     }
 
     pub(crate) fn retry_terms(&self, slot: u32) -> RetryTerms {

@@ -233,6 +233,11 @@ impl Scheduler {
 
     fn check_room(&self, more: u64) -> Result<(), Refusal> {
         let (queued, limit) = (self.counters.queued, self.config.limits.max_queued);
+        if more > limit {
+            return Err(Refusal::Invalid(format!(
+                "{more} tasks at once never fit into a queue of {limit}: submit fewer, or raise `limits.max_queued`"
+            )));
+        }
         if queued + more <= limit {
             return Ok(());
         }
@@ -248,13 +253,7 @@ impl Scheduler {
                 return Err(Refusal::PinnedElsewhere { worker, lack });
             }
         }
-        if let Some(needs) = wanted_devices(&spec.demand)
-            && !is_divisible(needs)
-        {
-            return Err(Refusal::Invalid(format!(
-                "task #{index} asks for {needs} GPUs: a share must be below 1, more than one must be whole"
-            )));
-        }
+        self.check_demand(spec, index)?;
         if spec.timeout == Some(Span::ZERO) {
             return Err(Refusal::Invalid(format!("the timeout of task #{index} is zero")));
         }
@@ -262,6 +261,18 @@ impl Scheduler {
             && self.tasks.find(parent).is_none()
         {
             return Err(Refusal::UnknownParent { index, parent: ParentName::Task(parent) });
+        }
+        Ok(())
+    }
+
+    /// Whether what a task asks for can be given out at all.
+    pub(super) fn check_demand(&self, spec: &TaskSpec, index: u32) -> Result<(), Refusal> {
+        if let Some(needs) = wanted_devices(&spec.demand)
+            && !is_divisible(needs)
+        {
+            return Err(Refusal::Invalid(format!(
+                "task #{index} asks for {needs} GPUs: a share must be below 1, more than one must be whole"
+            )));
         }
         Ok(())
     }

@@ -108,6 +108,7 @@ pub(crate) struct Task {
     pub(crate) flags: Flags,
     pub(crate) requeues: u16,
     pub(crate) retries: u16,
+    pub(crate) given_back: u16,
     /// Highest rank first; stored inverted so that the least comes first.
     pub(crate) rank: u32,
     pub(crate) signature: u32,
@@ -150,6 +151,7 @@ impl Task {
             flags: Flags::default(),
             requeues: 0,
             retries: 0,
+            given_back: 0,
             rank: 0,
             signature: NONE,
             kind: KindId(0),

@@ -25,7 +25,7 @@ impl Scheduler {
             tag: worker.tag,
             state: worker.state,
             queue_length: worker.queue.len() as u32,
-            running: worker.running.len() as u32,
+            running: worker.used_slots(),
             slots: worker.slots,
             capacity: self.classes[worker.class].capacity.clone(),
             reserved: worker.reserved.clone(),
@@ -59,6 +59,16 @@ impl Scheduler {
         found.state.is_held().then(|| (self.worker_id(found.worker), found.attempt))
     }
 
+    /// The latest attempt of a task that no longer counts and that its worker has not let go of.
+    #[must_use]
+    pub fn lingering_attempt(&self, task: TaskId) -> Option<u32> {
+        if self.tasks.find(task).is_none() && self.tasks.outcome(task).is_none() {
+            return None;
+        }
+        let latest = self.tasks.at(task.slot).attempt;
+        (latest.saturating_sub(16)..=latest).rev().find(|&attempt| self.ghosts.contains_key(&(task, attempt)))
+    }
+
     /// The accelerators of its worker that a held task was given, by position.
     #[must_use]
     pub fn devices(&self, task: TaskId) -> Vec<usize> {
@@ -76,9 +86,10 @@ impl Scheduler {
     /// Whether a worker could ever run such a task, by the rule that placement uses.
     ///
     /// # Errors
-    /// If the worker is not known.
+    /// If the worker is not known, or the demand could not be submitted.
     pub fn can_execute(&self, worker: WorkerId, spec: &TaskSpec) -> Result<Result<(), Lack>, Refusal> {
         let slot = self.worker_slot(worker)?;
+        self.check_demand(spec, 0)?;
         Ok(self.classes[self.workers[slot].class].can_ever(&self.describe(spec)))
     }
 

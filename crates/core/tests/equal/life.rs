@@ -203,6 +203,7 @@ impl Model {
             attempt: 0,
             retries: 0,
             requeues: 0,
+            given_back: 0,
             waits_for,
             offered: false,
             since: self.now,
@@ -644,7 +645,23 @@ impl Model {
         let at = self.ends(id, attempt)?;
         self.aside = Some(at);
         self.end_attempt(id);
-        self.enqueue(id, Cause::GivenBack);
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let task = self.task_mut(id);
+        task.sequence = sequence;
+        task.given_back += 1;
+        if task.given_back <= 3 {
+            self.enqueue(id, Cause::GivenBack);
+        } else {
+            let tries = task.given_back - 4;
+            let terms = task.spec.retry;
+            let base = terms.map_or(self.config.retry.backoff, |terms| terms.backoff);
+            let cap = terms.map_or(self.config.retry.backoff_max, |terms| terms.backoff_max);
+            let pause = steal::backoff(&mut Rng::new(0), base, cap, 0.0, tries);
+            self.task_mut(id).state = Where::Backoff;
+            self.set_timer(self.now + pause, Timer::Retry(id));
+            self.notify(id, Status::Retrying, Cause::GivenBack);
+        }
         self.aside = None;
         self.serve(at);
         Ok(())

@@ -66,6 +66,7 @@ pub(crate) struct Task {
     pub(crate) attempt: u32,
     pub(crate) retries: u32,
     pub(crate) requeues: u32,
+    pub(crate) given_back: u32,
     pub(crate) waits_for: Vec<TaskId>,
     /// May queue although it has a key.
     pub(crate) offered: bool,

@@ -34,8 +34,11 @@ impl<T, R> Shared<T, R> {
             let task = state.find_task(task)?;
             let label = || state.task_label(task);
             let status = state.scheduler.status(task).ok_or_else(|| Error::UnknownTask(label()))?;
-            let (_, attempt) =
-                state.scheduler.holder(task).ok_or_else(|| Error::NotAssigned { task: label(), status })?;
+            // An attempt that no longer counts still occupies its worker until it is reported; that frees it, and the
+            // report is refused as stale.
+            let held = state.scheduler.holder(task).map(|(_, attempt)| attempt);
+            let attempt = held.or_else(|| state.scheduler.lingering_attempt(task));
+            let attempt = attempt.ok_or_else(|| Error::NotAssigned { task: label(), status })?;
             if let Some(report) = report {
                 state.set_report(task, report);
             }
