@@ -87,9 +87,11 @@ impl Tracker {
     }
 
     fn prior_s(&self, kind: Option<&Cell>, declared: Option<Span>) -> f64 {
-        match kind {
-            Some(cell) if cell.timed > 0 => cell.mean_s,
-            _ => declared.unwrap_or(self.default).as_secs_f64(),
+        // A declared estimate is about this very task, so it is worth more than the mean of its kind.
+        match (declared, kind) {
+            (Some(declared), _) => declared.as_secs_f64(),
+            (None, Some(cell)) if cell.timed > 0 => cell.mean_s,
+            _ => self.default.as_secs_f64(),
         }
     }
 }
@@ -99,7 +101,9 @@ impl Estimator for Tracker {
         let whole = self.kind(kind);
         let prior_s = self.prior_s(whole, declared);
         let prior_success = whole.map_or(1.0, |cell| (cell.successes as f64 + 1.0) / (cell.ends as f64 + 1.0));
-        let cell = self.cells.get(&(kind.0, worker as u32)).copied().unwrap_or_default();
+        // Tasks that name no kind have nothing in common: what one took says nothing of another that has an estimate.
+        let unnamed = kind == KindId(0) && declared.is_some();
+        let cell = if unnamed { None } else { self.cells.get(&(kind.0, worker as u32)).copied() }.unwrap_or_default();
         let (timed, ends) = (cell.timed as f64, cell.ends as f64);
         let variance = cell.variance().or_else(|| whole.and_then(Cell::variance)).unwrap_or(0.0);
         Estimate {
@@ -111,12 +115,7 @@ impl Estimator for Tracker {
     }
 
     fn anywhere(&self, kind: KindId, declared: Option<Span>) -> Span {
-        // A declared estimate is about this very task, so it is worth more than the mean of its kind.
-        match (declared, self.kind(kind)) {
-            (Some(declared), _) => declared,
-            (None, Some(cell)) if cell.timed > 0 => Span::from_secs_f64(cell.mean_s),
-            _ => self.default,
-        }
+        Span::from_secs_f64(self.prior_s(self.kind(kind), declared))
     }
 
     fn knows(&self, kind: KindId) -> bool {

@@ -11,6 +11,7 @@ use crate::ids::{NONE, WorkerId};
 use crate::steal::{self, Haul, Loot, Peer, Peers, StealOutcome};
 use crate::task::{Cause, Status};
 use crate::time::Span;
+use crate::worker::WorkerState;
 
 /// Idle workers looked at for one busy one, and busy ones in one cycle.
 const LOOKS: usize = 64;
@@ -38,7 +39,9 @@ impl Peers for Loaded<'_> {
         self.loaded.len()
     }
     fn get(&self, position: usize) -> Option<Peer> {
-        self.loaded.get(position).map(|&slot| self.peer(slot))
+        // Who gets no work gives none either: what it has queued is about to be queued elsewhere, or pinned.
+        let slot = *self.loaded.get(position)?;
+        (self.workers[slot].state == WorkerState::Up).then(|| self.peer(slot))
     }
     fn longest(&self) -> impl Iterator<Item = Peer> {
         self.by_depth.iter().rev().map(|&(_, slot)| self.peer(slot))

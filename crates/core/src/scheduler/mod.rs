@@ -113,6 +113,10 @@ pub struct Scheduler {
     pub(crate) ghosts: Map<(TaskId, u32), u32>,
     /// Where the search for tasks without any possible worker goes on.
     orphans_from: Option<ready::Cursor>,
+    /// Keyed arrays whose next elements may wait for their key now.
+    hungry: Vec<u32>,
+    /// Arrays that nobody can run.
+    parked_arrays: BTreeSet<u32>,
     /// Workers whose reservation was dropped in this step.
     released: Vec<u32>,
     /// The worker that changes or whose attempt ends in this step: it is served once what that sets free has queued,
@@ -193,6 +197,8 @@ impl Scheduler {
             warm: Map::default(),
             ghosts: Map::default(),
             orphans_from: None,
+            hungry: Vec::new(),
+            parked_arrays: BTreeSet::new(),
             released: Vec::new(),
             aside: NONE,
             parked: BTreeMap::new(),
@@ -319,6 +325,7 @@ impl Scheduler {
                 .map(|policy| self.use_policy(task_type, policy))
                 .map_err(|error| Refusal::Invalid(error.0)),
         };
+        self.feed_hungry(actions);
         self.serve_released(actions);
         if let Err(refusal) = result {
             self.refusal = Some(refusal);

@@ -90,9 +90,9 @@ impl Scheduler {
             self.age_leave(slot);
             let task = self.tasks.at_mut(slot);
             task.state = State::Blocked;
-            let (signature, key, job) = (task.signature, task.key, task.job);
+            let (signature, key) = (task.signature, task.key);
             let place = queue_key(task.level, task.order(), slot);
-            let (pinned, element) = (task.flags.has(Flags::PINNED), task.flags.has(Flags::ELEMENT));
+            let pinned = task.flags.has(Flags::PINNED);
             if pinned || self.workers.len() == 0 || self.has_host(signature) {
                 self.offer(slot, actions);
                 return;
@@ -100,9 +100,6 @@ impl Scheduler {
             self.counters.queued -= 1;
             let next = self.keys.leave(key, place);
             self.park(slot, actions);
-            if element {
-                self.element_left(job, actions);
-            }
             let Some(next) = next else { return };
             slot = next;
         }

@@ -70,8 +70,8 @@ impl Scheduler {
         actions.push(Action::Assign { worker: id, task: task_id, attempt, payload, index });
         actions.push(Action::Notify { task: task_id, status: Status::Assigned, worker: Some(id), cause: Cause::None });
         self.persist(Record::Assigned { task: task_id, attempt, worker: id, at: now }, actions);
-        if element && key != NONE {
-            self.element_left(job, actions);
+        if element {
+            self.element_left(slot);
         }
     }
 
@@ -341,7 +341,8 @@ impl Scheduler {
         let alone = task.flags.has(Flags::EXCLUSIVE) && abandoned;
         // Whoever has an exclusive task may still be at it for as long as a lease.
         let due = self.now + if alone { pause.max(self.config.limits.lease) } else { pause };
-        self.tasks.at_mut(slot).retries += 1;
+        let task = self.tasks.at_mut(slot);
+        task.retries = task.retries.saturating_add(1);
         self.counters.retries += 1;
         self.back_off(slot, due, cause, actions);
     }

@@ -305,6 +305,9 @@ impl Scheduler {
         if let Some(extra) = template.extra {
             *self.tasks.extra_mut(slot) = *extra;
         }
+        if template.deadline != Time::NEVER {
+            self.timers.set(template.deadline, Timer::Deadline(self.tasks.id(slot)));
+        }
         self.jobs[job].members.insert(slot);
         self.counters.pending_elements -= 1;
         if left == 0 {
@@ -322,6 +325,7 @@ impl Scheduler {
             && array.place != ArrayPlace::Empty
         {
             array.place = ArrayPlace::Empty;
+            self.parked_arrays.remove(&job);
             let signature = array.template.signature;
             self.release_signature(signature);
         }

@@ -55,6 +55,7 @@ impl Scheduler {
 
     fn settle_one(&mut self, slot: u32, at: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
         let id = self.tasks.id(slot);
+        self.element_left(slot);
         let task = self.tasks.at_mut(slot);
         debug_assert_eq!(task.state, State::Blocked, "only tasks that are nowhere are settled");
         let (job, signature, attempt, deadline) = (task.job, task.signature, task.attempt, task.deadline);
@@ -106,8 +107,7 @@ impl Scheduler {
     /// Takes a queued task out of its queue for good (not to be handed out); it is nowhere then.
     pub(super) fn leave_queue(&mut self, slot: u32, actions: &mut Vec<Action>) {
         let task = self.tasks.at(slot);
-        let (key, place, job) = (task.key, queue_key(task.level, task.order(), slot), task.job);
-        let element = task.flags.has(Flags::ELEMENT);
+        let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
         match task.state {
             State::Central => {
                 self.leave_lane(slot);
@@ -121,9 +121,6 @@ impl Scheduler {
         if key != NONE {
             if let Some(next) = self.keys.leave(key, place) {
                 self.offer_from_key(next, actions);
-            }
-            if element {
-                self.element_left(job, actions);
             }
         }
     }
@@ -153,6 +150,14 @@ impl Scheduler {
         let members: Vec<u32> = self.jobs[slot].members.iter().copied().collect();
         let ids: Vec<TaskId> = members.into_iter().map(|member| self.tasks.id(member)).collect();
         let none_left = ids.is_empty();
+        for id in &ids {
+            // All of them are cancelled; none shall fail or start because of another.
+            if self.tasks.at(id.slot).flags.has(Flags::EXTRA) {
+                let mut dependents = std::mem::take(&mut self.tasks.extra_mut(id.slot).dependents);
+                dependents.retain(|child| self.tasks.find(*child).is_some_and(|at| self.tasks.at(at).job != slot));
+                self.tasks.extra_mut(id.slot).dependents = dependents;
+            }
+        }
         for id in ids {
             if let Some(member) = self.tasks.find(id) {
                 self.cancel_slot(member, actions);

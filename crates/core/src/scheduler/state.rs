@@ -140,11 +140,7 @@ impl Class {
     /// placement, stealing, `can_execute` and explanations.
     #[inline]
     pub(crate) fn can_ever(&self, signature: &Signature) -> Result<(), Lack> {
-        for &id in signature.requires.ids() {
-            if !self.bits.has(id) {
-                return Err(Lack::Capability(id));
-            }
-        }
+        self.meets_requirements(signature)?;
         if !signature.skills.is_empty() {
             match signature.matching {
                 Matching::Exact | Matching::BestFit => {
@@ -163,6 +159,17 @@ impl Class {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The part of it that has nothing to do with skills: required capabilities and capacity.
+    #[inline]
+    fn meets_requirements(&self, signature: &Signature) -> Result<(), Lack> {
+        for &id in signature.requires.ids() {
+            if !self.bits.has(id) {
+                return Err(Lack::Capability(id));
+            }
+        }
         for &(resource, needs) in signature.demand.amounts() {
             let has = self.capacity.get(resource);
             if has < needs {
@@ -170,6 +177,11 @@ impl Class {
             }
         }
         Ok(())
+    }
+
+    /// How many skills of a signature this class shares, for `fallback`; none if it could not run such a task anyway.
+    pub(crate) fn shared_skills(&self, signature: &Signature) -> u32 {
+        if self.meets_requirements(signature).is_ok() { self.bits.shared(&signature.skills) } else { 0 }
     }
 }
 

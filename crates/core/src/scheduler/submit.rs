@@ -337,7 +337,7 @@ impl Scheduler {
 
     /// The most skills that any class shares with a signature; all of them if one class has all.
     pub(super) fn best_shared(&self, signature: &Signature) -> u32 {
-        self.classes.iter().map(|(_, class)| class.bits.shared(&signature.skills)).max().unwrap_or(0)
+        self.classes.iter().map(|(_, class)| class.shared_skills(signature)).max().unwrap_or(0)
     }
 
     pub(super) fn intern_signature(&mut self, spec: &TaskSpec) -> u32 {

@@ -76,6 +76,8 @@ impl Flags {
     pub(crate) const TOKEN: Flags = Flags(32);
     /// An element of an array.
     pub(crate) const ELEMENT: Flags = Flags(64);
+    /// An element of a keyed array that was let out to wait for its key and has not been handed out.
+    pub(crate) const FED: Flags = Flags(128);
 
     pub(crate) fn has(self, flag: Flags) -> bool {
         self.0 & flag.0 != 0

@@ -2,7 +2,7 @@
 //! ages, parks and is fed as one.
 
 use super::ready::Head;
-use super::{ArrayPlace, LEVELS, Scheduler, State, Timer, queue_key};
+use super::{ArrayPlace, Flags, LEVELS, Scheduler, State, Timer, queue_key};
 use crate::action::Action;
 use crate::ids::NONE;
 use crate::metrics::Sample;
@@ -12,6 +12,9 @@ use crate::worker::WorkerState;
 
 /// Promotions in one step; more wait for the next, at the same moment.
 const PROMOTIONS_PER_STEP: usize = 256;
+
+/// Timers fired in one step; if more are due the next step, at the same moment, goes on.
+const TIMERS_PER_STEP: usize = 4096;
 
 /// Lanes without a known host that one step looks into, and the pause before the next step.
 const SUSPECTS_PER_STEP: usize = 256;
@@ -34,7 +37,8 @@ impl Scheduler {
 
     /// Fires everything that is due.
     pub(super) fn fire_timers(&mut self, actions: &mut Vec<Action>) {
-        while let Some((at, timer)) = self.timers.pop(self.now) {
+        for _ in 0..TIMERS_PER_STEP {
+            let Some((at, timer)) = self.timers.pop(self.now) else { return };
             match timer {
                 Timer::Rebalance => {
                     self.rebalance(actions);
@@ -118,7 +122,7 @@ impl Scheduler {
                 self.settle(slot, Status::Failed, Cause::NoWorker, actions);
                 return;
             }
-            task.requeues += 1;
+            task.requeues = task.requeues.saturating_add(1);
             // Lower each time, so that tasks nobody can run do not stand before those somebody can.
             task.level = (task.level - 1).max(1);
             self.counters.requeues += 1;
@@ -129,6 +133,11 @@ impl Scheduler {
     /// Sets queued tasks aside whose last possible worker has gone. A while after a class has disappeared or the first
     /// worker has come, it goes through the lanes, a bounded number at a time.
     fn park_orphans(&mut self, actions: &mut Vec<Action>) {
+        if self.workers.len() == 0 {
+            // Nobody has refused them; the first worker to come makes us look again.
+            self.orphans_from = None;
+            return;
+        }
         let mut suspects = Vec::new();
         let search = self.ready.find(1, self.orphans_from.as_ref(), |found| {
             let signature = &self.signatures[found.signature];
@@ -143,7 +152,7 @@ impl Scheduler {
         let mut left = PROMOTIONS_PER_STEP;
         for lane in suspects {
             // A worker may still be found: then this only notes whose class it is.
-            if self.workers.len() == 0 || self.has_host(lane.signature) {
+            if self.has_host(lane.signature) {
                 continue;
             }
             while let Some(Head::Task(slot)) = self.ready.head(&lane)
@@ -304,9 +313,7 @@ impl Scheduler {
         let (signature, keyed, level, order) =
             (array.template.signature, array.template.key != NONE, array.level, array.order());
         if !self.has_host(signature) && self.workers.len() > 0 {
-            let due = self.now + self.config.limits.requeue_interval;
-            self.place_array(job, ArrayPlace::Parked);
-            self.timers.set(due, Timer::ParkArray(id));
+            self.park_array(job);
             return;
         }
         if keyed {
@@ -328,6 +335,11 @@ impl Scheduler {
         let Some(array) = self.jobs[job].array.as_mut() else { return };
         let (before, pending) = (std::mem::replace(&mut array.place, place), u64::from(array.pending()));
         array.since = now;
+        if place == ArrayPlace::Parked {
+            self.parked_arrays.insert(job);
+        } else {
+            self.parked_arrays.remove(&job);
+        }
         match (before, place) {
             (ArrayPlace::Parked, ArrayPlace::Parked) => {}
             (ArrayPlace::Parked, _) => self.counters.queued += pending,
@@ -356,15 +368,21 @@ impl Scheduler {
         }
     }
 
-    /// Keeps as many elements of a keyed array waiting for its key as may run at once.
+    /// Keeps as many elements of a keyed array waiting for its key as may run at once. If nobody can run them any more
+    /// the rest is set aside as a whole.
     fn feed(&mut self, job: u32, actions: &mut Vec<Action>) {
         loop {
             let Some(array) = self.jobs.get(job).and_then(|job| job.array.as_ref()) else { return };
-            let limit = self.keys.figures(array.template.key).0;
+            let (signature, limit) = (array.template.signature, self.keys.figures(array.template.key).0);
             if array.place != ArrayPlace::Fed || array.fed >= limit || array.pending() == 0 {
                 return;
             }
+            if !self.has_host(signature) && self.workers.len() > 0 {
+                self.park_array(job);
+                return;
+            }
             let Some(slot) = self.materialise(job) else { return };
+            self.tasks.at_mut(slot).flags.set(Flags::FED, true);
             if let Some(array) = self.jobs[job].array.as_mut() {
                 array.fed += 1;
             }
@@ -374,12 +392,32 @@ impl Scheduler {
         }
     }
 
-    /// An element of a keyed array no longer waits for its key.
-    pub(super) fn element_left(&mut self, job: u32, actions: &mut Vec<Action>) {
-        if let Some(array) = self.jobs[job].array.as_mut() {
-            array.fed = array.fed.saturating_sub(1);
+    /// An element of a keyed array no longer waits for its key: the next may, at the end of this step.
+    pub(super) fn element_left(&mut self, slot: u32) {
+        let task = self.tasks.at_mut(slot);
+        if !task.flags.has(Flags::FED) {
+            return;
         }
-        self.feed(job, actions);
+        task.flags.set(Flags::FED, false);
+        let job = task.job;
+        if let Some(array) = self.jobs[job].array.as_mut() {
+            array.fed -= 1;
+            self.hungry.push(job);
+        }
+    }
+
+    /// Lets elements follow those that left; not at once when they leave, since that could go as deep as the array is long.
+    pub(super) fn feed_hungry(&mut self, actions: &mut Vec<Action>) {
+        while let Some(job) = self.hungry.pop() {
+            self.feed(job, actions);
+        }
+    }
+
+    /// Sets the rest of an array aside that nobody can run.
+    fn park_array(&mut self, job: u32) {
+        let due = self.now + self.config.limits.requeue_interval;
+        self.place_array(job, ArrayPlace::Parked);
+        self.timers.set(due, Timer::ParkArray(self.job_id(job)));
     }
 
     /// Takes the rest of an array out of wherever it waits.
@@ -417,7 +455,8 @@ impl Scheduler {
     fn age_array(&mut self, job: u32) {
         let (id, now, interval) = (self.job_id(job), self.now, self.config.scheduling.aging_interval);
         let Some(array) = self.jobs[job].array.as_mut() else { return };
-        if array.place != ArrayPlace::Lane {
+        // An array that was parked and came back may have two of these timers.
+        if array.place != ArrayPlace::Lane || usize::from(array.level) >= LEVELS {
             return;
         }
         let due = array.since + interval;

@@ -24,7 +24,6 @@ impl Scheduler {
     pub(super) fn join(&mut self, spec: WorkerSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         check_spec(&spec)?;
         let first = self.workers.len() == 0;
-        let classes_before = self.class_age;
         let (tag, slots) = (spec.tag, spec.slots);
         let cores_implied = declares_no_cores(&spec);
         let slot = self.workers.next_slot();
@@ -80,9 +79,7 @@ impl Scheduler {
         if first && self.counters.queued > 0 {
             self.expect_orphans();
         }
-        if self.class_age != classes_before {
-            self.revisit_parked(actions);
-        }
+        self.revisit_parked(class, actions);
         Ok(())
     }
 
@@ -117,7 +114,7 @@ impl Scheduler {
         let at = known.unwrap_or_else(|| {
             for &at in &self.fallback {
                 let signature = &mut self.signatures[at];
-                signature.best_shared = signature.best_shared.max(class.bits.shared(&signature.skills));
+                signature.best_shared = signature.best_shared.max(class.shared_skills(signature));
             }
             for id in class.capabilities.ids() {
                 *self.capability_hosts.entry(id.0).or_default() += 1;
@@ -162,8 +159,8 @@ impl Scheduler {
         for at in fallback {
             let signature = &self.signatures[at];
             let best = signature.best_shared;
-            let others = || self.classes.iter().map(|(_, class)| class.bits.shared(&signature.skills));
-            if gone.bits.shared(&signature.skills) == best && !others().any(|shared| shared == best) {
+            let others = || self.classes.iter().map(|(_, class)| class.shared_skills(signature));
+            if gone.shared_skills(signature) == best && !others().any(|shared| shared == best) {
                 let best = others().max().unwrap_or(0);
                 self.signatures[at].best_shared = best;
                 widened.push(at);
@@ -200,15 +197,23 @@ impl Scheduler {
         }
     }
 
-    /// A new class may be what parked tasks wait for; the first in order are queued first.
-    fn revisit_parked(&mut self, actions: &mut Vec<Action>) {
-        if self.parked.is_empty() {
-            return;
+    fn class_can_run(&self, class: u32, signature: u32) -> bool {
+        self.classes[class].can_ever(&self.signatures[signature]).is_ok()
+    }
+
+    /// A worker of this class may be what parked tasks wait for; the first in order are queued first.
+    fn revisit_parked(&mut self, class: u32, actions: &mut Vec<Action>) {
+        let arrays: Vec<u32> = self.parked_arrays.iter().copied().take(UNPARKED_PER_JOIN).collect();
+        for job in arrays {
+            let signature = self.jobs[job].array.as_ref().map(|array| array.template.signature);
+            if signature.is_some_and(|signature| self.class_can_run(class, signature)) {
+                self.queue_array(job, actions);
+            }
         }
         let signatures: Vec<u32> = self.parked.keys().copied().take(UNPARKED_PER_JOIN).collect();
         let mut places = Vec::new();
         for signature in signatures {
-            if self.has_host(signature) {
+            if self.class_can_run(class, signature) {
                 let slots = self.parked.get(&signature).into_iter().flatten();
                 let place = |&slot: &u32| queue_key(self.tasks.at(slot).level, self.tasks.at(slot).order(), slot);
                 places.extend(slots.take(UNPARKED_PER_JOIN - places.len()).map(place));
@@ -271,7 +276,7 @@ impl Scheduler {
         }
         self.relist(slot);
         self.requeue_unfit(slot, actions);
-        self.revisit_parked(actions);
+        self.revisit_parked(class, actions);
         self.aside = NONE;
         self.serve(slot, actions);
         Ok(())
@@ -371,8 +376,12 @@ impl Scheduler {
         let movable = |slot: &u32| !self.tasks.at(*slot).flags.has(Flags::PINNED);
         let slots: Vec<u32> = self.workers[at].queue.iter().map(|key| key.2).filter(movable).collect();
         for slot in slots {
-            self.leave_queue(slot, actions);
-            self.enqueue(slot, cause, actions);
+            // One that was queued elsewhere may have made another worker steal this one.
+            let task = self.tasks.at(slot);
+            if task.state == State::AtWorker && task.worker == at {
+                self.leave_queue(slot, actions);
+                self.enqueue(slot, cause, actions);
+            }
         }
     }
 

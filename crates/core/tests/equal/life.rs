@@ -790,6 +790,9 @@ impl Model {
         if members.is_empty() {
             self.done(job);
         }
+        for &id in &members {
+            self.task_mut(id).waits_for.clear();
+        }
         for id in members {
             if self.find(id).is_some() {
                 let _ = self.cancel(id);

@@ -421,7 +421,8 @@ impl Model {
     /// The most skills of the task that any registered worker shares.
     pub(crate) fn best_shared(&self, spec: &TaskSpec) -> usize {
         let shared = |worker: &Worker| spec.skills.ids().iter().filter(|&&skill| worker.has(skill)).count();
-        self.workers.iter().map(shared).max().unwrap_or(0)
+        let able = self.workers.iter().filter(|worker| Self::meets_requirements(spec, worker));
+        able.map(shared).max().unwrap_or(0)
     }
 
     /// How the skills of a task are matched.
@@ -438,9 +439,13 @@ impl Model {
                 Matching::Exact | Matching::BestFit => shared == spec.skills.len(),
                 Matching::Fallback => shared > 0 && shared == self.best_shared(spec),
             };
+        skilled && Self::meets_requirements(spec, worker)
+    }
+
+    fn meets_requirements(spec: &TaskSpec, worker: &Worker) -> bool {
         let required = spec.requires.ids().iter().all(|&capability| worker.has(capability));
         let big_enough = spec.demand.amounts().iter().all(|&(what, needs)| worker.spec.resources.get(what) >= needs);
-        required && skilled && big_enough
+        required && big_enough
     }
 
     pub(crate) fn has_host(&self, spec: &TaskSpec) -> bool {

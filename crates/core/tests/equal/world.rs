@@ -59,7 +59,7 @@ impl Model {
         if first && self.queued() > 0 {
             self.expect_orphans();
         }
-        self.revisit_parked();
+        self.revisit_parked(id);
         Ok(())
     }
 
@@ -67,9 +67,11 @@ impl Model {
         self.set_timer(self.now + self.config.limits.requeue_interval, Timer::Orphans);
     }
 
-    /// Parked tasks that somebody can run now are queued, first in order first.
-    fn revisit_parked(&mut self) {
-        let parked = self.tasks.iter().filter(|task| task.state == Where::Parked && self.has_host(&task.spec));
+    /// Parked tasks that a worker can run are queued, first in order first.
+    fn revisit_parked(&mut self, id: WorkerId) {
+        let worker = self.worker(id);
+        let able = self.tasks.iter().filter(|task| self.can_ever(&task.spec, worker));
+        let parked = able.filter(|task| task.state == Where::Parked);
         let mut parked: Vec<(Place, TaskId)> = parked.map(|task| (task.place(), task.id)).collect();
         parked.sort_unstable();
         for (_, id) in parked {
@@ -183,7 +185,7 @@ impl Model {
                 self.enqueue(task, Cause::Moved);
             }
         }
-        self.revisit_parked();
+        self.revisit_parked(id);
         self.aside = None;
         self.serve(id);
         Ok(())
@@ -232,7 +234,9 @@ impl Model {
 
     pub(crate) fn requeue_queue(&mut self, id: WorkerId, cause: Cause) {
         for task in self.queue(id) {
-            if self.task(task).spec.pin.is_none() {
+            let found = self.task(task);
+            let still_there = found.state == Where::AtWorker && found.worker == Some(id);
+            if still_there && found.spec.pin.is_none() {
                 self.leave_queue(task);
                 self.enqueue(task, cause);
             }
