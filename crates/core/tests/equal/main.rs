@@ -215,7 +215,7 @@ impl Pair {
             let queue = self.model.queue(id);
             assert_eq!(status.state, worker.state, "state of {id}");
             assert_eq!(status.queue_length as usize, queue.len(), "queue of {id}");
-            assert_eq!(status.running as usize, worker.running.len(), "slots of {id}");
+            assert_eq!(status.running, worker.used(), "slots of {id}");
             assert_eq!(status.capacity, worker.spec.resources, "capacity of {id}");
             let (reserved, expected) = (status.reserved, self.model.reserved(worker));
             assert!(reserved.iter().eq(expected.iter()), "{id} reserves {reserved:?}, should {expected:?}");
