@@ -118,10 +118,10 @@ impl Scheduler {
         }
         self.counters.queued -= 1;
         self.tasks.at_mut(slot).state = State::Blocked;
-        if key != NONE {
-            if let Some(next) = self.keys.leave(key, place) {
-                self.offer_from_key(next, actions);
-            }
+        if key != NONE
+            && let Some(next) = self.keys.leave(key, place)
+        {
+            self.offer_from_key(next, actions);
         }
     }
 
