@@ -73,6 +73,13 @@ impl Mix {
         matches!(self, Mix::Sparse | Mix::SparseOwnClass)
     }
 
+    /// Whether a queue of that length stays as it is: bound to workers, a task behind an idle slot would not wait.
+    #[must_use]
+    pub fn stays(self, workers: u64, queued: u64) -> bool {
+        let bound = self.config().scheduling.bind == Bind::Push;
+        !bound || queued >= workers * u64::from(self.slots())
+    }
+
     /// Whether it is there to show how bad it can get.
     #[must_use]
     pub fn is_worst_case(self) -> bool {

@@ -89,8 +89,10 @@ pub struct World {
     queued: u64,
     submitted: u64,
     held: Vec<Held>,
+    /// Those who ask.
+    askers: Vec<WorkerId>,
     /// Slots with nothing to do, by their worker.
-    idle: Vec<WorkerId>,
+    free: Vec<u32>,
 }
 
 impl World {
@@ -109,18 +111,19 @@ impl World {
             queued,
             submitted: 0,
             held: Vec::new(),
-            idle: Vec::new(),
+            askers: Vec::new(),
+            free: Vec::new(),
         };
+        // All that the driver needs, so that nothing of it is counted as the scheduler's later.
+        world.held.reserve((workers * u64::from(mix.slots())) as usize);
+        world.askers.reserve(workers as usize);
+        world.free.resize(workers as usize, 0);
         for number in 0..workers {
             // Those who steal come later, to a queue that others have.
             if mix != Mix::Steal || mix.never_asks(number) {
                 world.join(number)?;
             }
         }
-        // All that the driver needs, so that nothing of it is counted as the scheduler's later.
-        let slots = (workers * u64::from(mix.slots())) as usize;
-        world.held.reserve(slots);
-        world.idle.reserve(slots);
         Ok(world)
     }
 
@@ -130,7 +133,8 @@ impl World {
             bail!("worker {number} could not join: {:?}", self.scheduler.take_refusal())
         };
         if !self.mix.never_asks(number) {
-            self.idle.extend((0..self.mix.slots()).map(|_| worker));
+            self.askers.push(worker);
+            self.free[worker.index()] = self.mix.slots();
         }
         Ok(())
     }
@@ -188,30 +192,32 @@ impl World {
                 }
             }
         }
+        let slots: Vec<WorkerId> =
+            self.askers.iter().flat_map(|&worker| (0..self.mix.slots()).map(move |_| worker)).collect();
         if self.mix.is_sparse() {
-            let waiting = std::mem::take(&mut self.idle);
-            let half = waiting.len() / 2;
-            for worker in waiting {
+            for &worker in &slots {
                 self.step(Event::Pull { worker, wait: true }, &mut Unwatched);
             }
-            for _ in 0..half {
+            for _ in 0..slots.len() / 2 {
                 self.place_one(&mut Unwatched)?;
             }
             return Ok(());
         }
-        while let Some(worker) = self.idle.pop() {
+        for worker in slots {
             self.now = self.now + PACE;
             if self.mix == Mix::Array {
                 if self.scheduler.queued() <= self.queued {
                     self.submit_array(ARRAY, &mut Unwatched);
                 }
-            } else {
+            } else if self.scheduler.queued() <= self.queued {
                 self.submit(&mut Unwatched);
             }
-            let Some(held) = self.pull(worker, &mut Unwatched) else {
-                bail!("{worker} got nothing from a queue of {}", self.scheduler.queued());
-            };
-            self.held.push(held);
+            if let Some(held) = self.pull(worker, &mut Unwatched) {
+                self.held.push(held);
+            }
+        }
+        if self.held.is_empty() {
+            bail!("nobody got anything from a queue of {}", self.scheduler.queued());
         }
         Ok(())
     }
@@ -250,6 +256,7 @@ impl World {
         let at = self.rng.below(self.held.len());
         let Held { worker, task, attempt } = self.held.swap_remove(at);
         self.step(Event::Finish { task, attempt }, watch);
+        self.free[worker.index()] += 1;
         Ok(worker)
     }
 
@@ -259,14 +266,13 @@ impl World {
         if let Some(held) = self.pull(worker, watch) {
             return Ok(held);
         }
-        self.idle.push(worker);
         for _ in 0..ASKS {
-            let at = self.rng.below(self.idle.len());
-            let other = self.idle.swap_remove(at);
-            if let Some(held) = self.pull(other, watch) {
+            let other = self.askers[self.rng.below(self.askers.len())];
+            if self.free[other.index()] > 0
+                && let Some(held) = self.pull(other, watch)
+            {
                 return Ok(held);
             }
-            self.idle.push(other);
         }
         bail!("{} tasks are queued and nobody gets one", self.scheduler.queued())
     }
@@ -275,6 +281,7 @@ impl World {
     fn pull(&mut self, worker: WorkerId, watch: &mut impl Watch) -> Option<Held> {
         self.step(Event::Pull { worker, wait: false }, watch);
         let held = self.assigned()?;
+        self.free[worker.index()] -= 1;
         self.step(Event::Start { task: held.task, attempt: held.attempt }, watch);
         Some(held)
     }
@@ -284,6 +291,7 @@ impl World {
     fn place_one(&mut self, watch: &mut impl Watch) -> Result<()> {
         self.submit(watch);
         let Some(held) = self.assigned() else { bail!("a task was queued although workers wait") };
+        self.free[held.worker.index()] -= 1;
         self.step(Event::Start { task: held.task, attempt: held.attempt }, watch);
         self.held.push(held);
         Ok(())
@@ -340,6 +348,25 @@ mod tests {
     fn every_slot_that_asks_is_in_use() {
         for (mix, running) in [(Mix::Homogeneous, 40), (Mix::Steal, 20), (Mix::Sparse, 20), (Mix::OwnBoth, 10)] {
             assert_eq!(after(mix, 100).running(), running, "{mix:?}");
+        }
+    }
+
+    #[test]
+    fn more_workers_than_queued_tasks_are_no_problem() {
+        for &mix in Mix::value_variants() {
+            let queued = match mix {
+                // Enough for what must stand at the head of the queue, and for one array.
+                Mix::Blocked => 4100,
+                Mix::Array => 1500,
+                _ => 300,
+            };
+            if !mix.stays(2000, queued) {
+                continue;
+            }
+            let mut world = World::new(mix, 2000, queued).unwrap();
+            world.fill(&mut Unwatched).unwrap();
+            world.start().unwrap();
+            world.run(3000, &mut Unwatched).unwrap_or_else(|error| panic!("{mix:?}: {error}"));
         }
     }
 

@@ -67,7 +67,7 @@ fn cases(arguments: &Arguments) -> Vec<Case> {
     for &mix in Mix::value_variants() {
         for workers in WORKERS {
             let lengths: &[u64] = if mix.is_sparse() { &[0] } else { &QUEUED };
-            for &queued in lengths.iter().filter(|&&queued| queued <= longest) {
+            for &queued in lengths.iter().filter(|&&queued| queued <= longest && mix.stays(workers, queued)) {
                 cases.push(Case { mix, workers, queued });
             }
         }
