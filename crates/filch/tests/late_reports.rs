@@ -3,8 +3,8 @@
 use filch::{Balancer, Error, Status, Task, Worker};
 
 fn one_slot() -> Balancer<(), u32> {
-    let balancer = Balancer::builder().build().unwrap();
-    balancer.register_worker(Worker::new("w")).unwrap();
+    let balancer = Balancer::builder().build().expect("the default configuration");
+    balancer.register_worker(Worker::new("w")).expect("the first of its name");
     balancer
 }
 
