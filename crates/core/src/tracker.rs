@@ -3,6 +3,8 @@
 //! The scheduler asks through [`Estimator`], so that better learning can take the place of the simple [`Tracker`]
 //! without anything else noticing. Never decides anything.
 
+use smallvec::SmallVec;
+
 use crate::ids::KindId;
 use crate::map::Map;
 use crate::time::Span;
@@ -62,6 +64,50 @@ impl Cell {
     }
 }
 
+/// What is known of one worker, by kind: a short list while there are few kinds, which one look into memory finds.
+#[derive(Clone, Debug)]
+enum Cells {
+    Few(SmallVec<[(u32, Cell); 1]>),
+    Many(Map<u32, Cell>),
+}
+
+impl Default for Cells {
+    fn default() -> Self {
+        Cells::Few(SmallVec::new())
+    }
+}
+
+impl Cells {
+    /// Kinds in the list before it becomes a table.
+    const FEW: usize = 16;
+
+    fn get(&self, kind: u32) -> Option<Cell> {
+        match self {
+            Cells::Few(list) => list.iter().find(|entry| entry.0 == kind).map(|entry| entry.1),
+            Cells::Many(table) => table.get(&kind).copied(),
+        }
+    }
+
+    fn add(&mut self, kind: u32, seconds: f64, success: bool) {
+        if let Cells::Few(list) = self {
+            if let Some(entry) = list.iter_mut().find(|entry| entry.0 == kind) {
+                entry.1.add(seconds, success);
+                return;
+            }
+            if list.len() < Self::FEW {
+                let mut cell = Cell::default();
+                cell.add(seconds, success);
+                list.push((kind, cell));
+                return;
+            }
+            *self = Cells::Many(list.iter().copied().collect());
+        }
+        if let Cells::Many(table) = self {
+            table.entry(kind).or_default().add(seconds, success);
+        }
+    }
+}
+
 /// How many observations of the kind as a whole weigh as much as one look at the worker.
 const PRIOR_WEIGHT: f64 = 2.0;
 
@@ -71,15 +117,14 @@ const PRIOR_WEIGHT: f64 = 2.0;
 pub struct Tracker {
     default: Span,
     kinds: Vec<Cell>,
-    cells: Map<(u32, u32), Cell>,
-    by_worker: Map<u32, Vec<u32>>,
+    workers: Vec<Cells>,
 }
 
 impl Tracker {
     /// A tracker that assumes `default` for kinds nobody has an estimate for.
     #[must_use]
     pub fn new(default: Span) -> Tracker {
-        Tracker { default, kinds: Vec::new(), cells: Map::default(), by_worker: Map::default() }
+        Tracker { default, kinds: Vec::new(), workers: Vec::new() }
     }
 
     fn kind(&self, kind: KindId) -> Option<&Cell> {
@@ -103,7 +148,8 @@ impl Estimator for Tracker {
         let prior_success = whole.map_or(1.0, |cell| (cell.successes as f64 + 1.0) / (cell.ends as f64 + 1.0));
         // Tasks that name no kind have nothing in common: what one took says nothing of another that has an estimate.
         let unnamed = kind == KindId(0) && declared.is_some();
-        let cell = if unnamed { None } else { self.cells.get(&(kind.0, worker as u32)).copied() }.unwrap_or_default();
+        let known = if unnamed { None } else { self.workers.get(worker) };
+        let cell = known.and_then(|cells| cells.get(kind.0)).unwrap_or_default();
         let (timed, ends) = (cell.timed as f64, cell.ends as f64);
         let variance = cell.variance().or_else(|| whole.and_then(Cell::variance)).unwrap_or(0.0);
         Estimate {
@@ -129,17 +175,15 @@ impl Estimator for Tracker {
         }
         let seconds = duration.as_secs_f64();
         self.kinds[at].add(seconds, success);
-        let worker = worker as u32;
-        let cell = self.cells.entry((kind.0, worker)).or_insert_with(|| {
-            self.by_worker.entry(worker).or_default().push(kind.0);
-            Cell::default()
-        });
-        cell.add(seconds, success);
+        if worker >= self.workers.len() {
+            self.workers.resize(worker + 1, Cells::default());
+        }
+        self.workers[worker].add(kind.0, seconds, success);
     }
 
     fn forget(&mut self, worker: usize) {
-        for kind in self.by_worker.remove(&(worker as u32)).unwrap_or_default() {
-            self.cells.remove(&(kind, worker as u32));
+        if let Some(cells) = self.workers.get_mut(worker) {
+            *cells = Cells::default();
         }
     }
 }
@@ -191,6 +235,19 @@ mod tests {
         assert_eq!(fast.success, 1.0);
         tracker.forget(0);
         assert_eq!(tracker.estimate(kind, 0, None).duration, Span::from_secs(3));
+    }
+
+    #[test]
+    fn very_many_kinds_are_told_apart_on_one_worker() {
+        let mut tracker = Tracker::new(Span::from_secs(1));
+        for kind in 0..100 {
+            for _ in 0..1000 {
+                tracker.record(KindId(kind), 3, Span::from_secs(u64::from(kind)), true);
+            }
+        }
+        for kind in 1..100 {
+            assert_eq!(tracker.estimate(KindId(kind), 3, None).duration, Span::from_secs(u64::from(kind)));
+        }
     }
 
     #[test]

@@ -205,6 +205,9 @@ impl Ready {
         let top = start.map_or(LEVELS as u8, |cursor| cursor.level);
         for level in (floor_level.max(1)..=top).rev() {
             let queue = &self.levels[usize::from(level) - 1];
+            if queue.turns.is_empty() {
+                continue;
+            }
             let resumed = start.filter(|cursor| cursor.level == level);
             let first_turn = resumed.map_or((0, 0), |cursor| cursor.turn);
             for &(received, job) in queue.turns.range(first_turn..) {

@@ -243,7 +243,7 @@ pub(crate) struct Worker {
     pub(crate) credit: u32,
     pub(crate) reserved: Vector,
     pub(crate) devices: Devices,
-    pub(crate) running: Vec<u32>,
+    pub(crate) running: SmallVec<[u32; 4]>,
     pub(crate) ghosts: Vec<Ghost>,
     pub(crate) queue: BTreeSet<QueueKey>,
     /// Planned time of queued and of running tasks.

@@ -46,7 +46,7 @@ impl Scheduler {
             credit: 0,
             reserved: Vector::default(),
             devices: Devices::default(),
-            running: Vec::new(),
+            running: SmallVec::new(),
             ghosts: Vec::new(),
             queue: std::collections::BTreeSet::new(),
             queued_work: Span::ZERO,
