@@ -49,7 +49,8 @@ fn main() -> Result<()> {
     }
     println!("threads  cycles/s (median of {})  best", args.rounds);
     for row in &rows {
-        println!("{:>7}  {:>24}  {}", row["threads"], row["cycles_per_s"], row["best_cycles_per_s"]);
+        let figure = |key: &str| row[key].as_f64().unwrap_or_default();
+        println!("{:>7}  {:>24.0}  {:.0}", figure("threads"), figure("cycles_per_s"), figure("best_cycles_per_s"));
     }
     let reached = rows[1]["cycles_per_s"].as_f64().unwrap_or_default();
     let word = if reached >= TARGET_PER_SECOND { "holds" } else { "DOES NOT HOLD" };
