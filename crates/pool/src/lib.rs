@@ -1,0 +1,54 @@
+//! An in-process work-stealing pool: fork and join, scopes, spawned tasks, parallel loops.
+//!
+//! A fork costs about as much as a function call: jobs lie on the stack, and nothing is shared with other threads before
+//! one of them asks for work. The crate's README explains every protocol and its memory orderings.
+//!
+//! It is not an async runtime and not the scheduler of the cluster: it shares filch's words and nothing else.
+//!
+//! ```
+//! let (left, right) = filch_pool::join(|| 1, || 2);
+//! assert_eq!(left + right, 3);
+//! ```
+
+#[cfg(not(loom))]
+mod context;
+#[cfg_attr(loom, allow(dead_code))]
+mod deque;
+#[cfg(not(loom))]
+mod handle;
+#[cfg(not(loom))]
+mod iter;
+#[cfg_attr(loom, allow(dead_code))]
+mod latch;
+#[cfg(not(loom))]
+mod pool;
+#[cfg(not(loom))]
+mod registry;
+#[cfg_attr(loom, allow(dead_code))]
+mod ring;
+#[cfg(not(loom))]
+mod scope;
+#[cfg_attr(loom, allow(dead_code))]
+mod sleep;
+#[cfg(not(loom))]
+mod stats;
+#[cfg_attr(loom, allow(dead_code, unused_imports))]
+mod sync;
+#[cfg(not(loom))]
+mod task;
+#[cfg(not(loom))]
+mod worker;
+
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(not(loom))]
+pub use self::{
+    context::{Ctx, join, run},
+    handle::{CancelToken, Cancelled, JoinHandle},
+    iter::{for_each, for_each_mut, map, reduce},
+    pool::{Builder, Pool, TaskBuilder, current_worker, global},
+    scope::{Scope, scope},
+    stats::{LATENCY_STEPS, Stats},
+    task::Priority,
+};

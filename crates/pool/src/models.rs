@@ -1,0 +1,319 @@
+//! loom models of the protocols, with capacities of two to four: every interleaving and every allowed reordering.
+//!
+//! Compiled only with `--cfg loom`. Each model fails on a data race, on a lost or doubled job, and on a lost wake-up.
+
+use std::mem::MaybeUninit;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+use crate::deque::{Deque, Header, Steal};
+use crate::latch::Latch;
+use crate::ring::{Ring, Take};
+use crate::sleep::Sleep;
+
+fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(body);
+}
+
+/// A job that counts its runs in plain memory: two unordered runs, or a run unordered with the owner's look at the
+/// result, are a race that loom reports.
+#[repr(C)]
+struct Counting {
+    header: Header,
+    runs: UnsafeCell<u32>,
+}
+
+impl Counting {
+    fn new() -> Self {
+        Self { header: Header::new(Self::run), runs: UnsafeCell::new(0) }
+    }
+
+    fn header(&self) -> *const Header {
+        std::ptr::from_ref(self).cast()
+    }
+
+    unsafe fn run(job: *const Header, _: *const (), _: u32) {
+        // SAFETY: the header is the first field of a live job.
+        let this = unsafe { &*job.cast::<Self>() };
+        // SAFETY: loom checks that nobody else is at it.
+        this.runs.with_mut(|runs| unsafe { *runs += 1 });
+    }
+
+    fn runs(&self) -> u32 {
+        // SAFETY: loom checks that nobody else is at it.
+        self.runs.with(|runs| unsafe { *runs })
+    }
+}
+
+/// Steals and runs up to `tries` times, asking for work when there is none.
+fn thief(deque: &Deque, tries: usize) {
+    for _ in 0..tries {
+        match deque.steal(0) {
+            // SAFETY: stolen, so alive and ours until the latch is set.
+            Steal::Job(job) => unsafe {
+                let shared = (*job).shared();
+                shared.set_runner(1, 0);
+                let latch = &raw const shared.latch;
+                ((*job).run)(job, std::ptr::null(), 0);
+                Latch::set(latch);
+            },
+            Steal::Empty => deque.request(),
+            Steal::Retry => {}
+        }
+    }
+}
+
+/// Joins one fork as a worker does: run it if it is still there, else wait and free the slot.
+///
+/// # Safety
+/// The job is in slot `index`, the newest.
+unsafe fn join(deque: &Deque, index: u32, job: &Counting) {
+    // SAFETY: the caller's promise; loom's thread is the owner.
+    unsafe {
+        if deque.pop(index) {
+            Counting::run(job.header(), std::ptr::null(), index);
+        } else {
+            while !(*job.header()).shared().latch.is_done() {
+                thread::yield_now();
+            }
+            deque.reset(index);
+        }
+    }
+    assert_eq!(job.runs(), 1);
+}
+
+/// Two nested forks, one thief, and a third fork into the slot of the first.
+#[test]
+fn every_forked_job_runs_once() {
+    model(3, || {
+        let deque = Arc::new(Deque::new());
+        deque.arm();
+        let other = Arc::clone(&deque);
+        let stealing = thread::spawn(move || thief(&other, 2));
+        let (first, second, third) = (Counting::new(), Counting::new(), Counting::new());
+        // SAFETY: this thread is the owner, and each job is joined before it goes away.
+        unsafe {
+            assert!(deque.push(0, first.header()));
+            assert!(deque.push(1, second.header()));
+            join(&deque, 1, &second);
+            join(&deque, 0, &first);
+            assert!(deque.push(0, third.header()));
+            join(&deque, 0, &third);
+        }
+        stealing.join().unwrap();
+        assert_eq!(deque.find_tail(0), 0);
+        assert!(!deque.has_public());
+    });
+}
+
+#[test]
+fn two_thieves_share_three_forks() {
+    model(2, || {
+        let deque = Arc::new(Deque::new());
+        let jobs = [Counting::new(), Counting::new(), Counting::new()];
+        // SAFETY: this thread is the owner, and each job is joined before it goes away.
+        unsafe {
+            for (index, job) in (0..).zip(&jobs) {
+                assert!(deque.push(index, job.header()));
+            }
+            deque.publish_all(3);
+        }
+        let thieves = [(); 2].map(|()| {
+            let deque = Arc::clone(&deque);
+            thread::spawn(move || thief(&deque, 2))
+        });
+        for (index, job) in (0..jobs.len() as u32).zip(&jobs).rev() {
+            // SAFETY: as above, newest first.
+            unsafe { join(&deque, index, job) };
+        }
+        thieves.map(|thief| thief.join().unwrap());
+        assert_eq!(deque.find_tail(0), 0);
+    });
+}
+
+#[test]
+fn a_full_deque_refuses_and_still_serves() {
+    model(2, || {
+        let deque = Arc::new(Deque::new());
+        let jobs: [Counting; 4] = std::array::from_fn(|_| Counting::new());
+        let other = Arc::clone(&deque);
+        let stealing = thread::spawn(move || thief(&other, 2));
+        // SAFETY: this thread is the owner, and each job is joined before it goes away.
+        unsafe {
+            for (index, job) in (0..).zip(&jobs) {
+                assert!(deque.push(index, job.header()));
+            }
+            let refused = Counting::new();
+            assert!(!deque.push(4, refused.header()));
+            for (index, job) in (0..jobs.len() as u32).zip(&jobs).rev() {
+                join(&deque, index, job);
+            }
+        }
+        stealing.join().unwrap();
+    });
+}
+
+/// The one who waits sleeps only if the one who sets wakes it, and sees what was written before.
+#[test]
+fn a_latch_loses_no_wake_up() {
+    loom::model(|| {
+        let shared = Arc::new((Latch::new(), UnsafeCell::new(0)));
+        let other = Arc::clone(&shared);
+        let waiter = thread::current();
+        let setter = thread::spawn(move || {
+            // SAFETY: loom checks that nobody else is at it.
+            other.1.with_mut(|value| unsafe { *value = 7 });
+            // SAFETY: alive, and set once.
+            if unsafe { Latch::set(&other.0) } {
+                waiter.unpark();
+            }
+        });
+        while !shared.0.is_done() {
+            if shared.0.announce_sleep() {
+                thread::park();
+            }
+        }
+        // SAFETY: loom checks that nobody else is at it.
+        assert_eq!(shared.1.with(|value| unsafe { *value }), 7);
+        setter.join().unwrap();
+    });
+}
+
+/// A worker that sleeps by the protocol finds everything that is made visible before a notification.
+#[test]
+fn no_task_is_slept_over() {
+    model(3, || {
+        let shared = Arc::new((Sleep::new(), AtomicUsize::new(0)));
+        let other = Arc::clone(&shared);
+        let worker = thread::spawn(move || {
+            let (sleep, queue) = &*other;
+            let mut taken = 0;
+            sleep.start_search();
+            while taken < 2 {
+                if queue.load(Ordering::Acquire) > 0 {
+                    queue.fetch_sub(1, Ordering::AcqRel);
+                    sleep.start_active();
+                    taken += 1;
+                    sleep.stop_active();
+                    sleep.start_search();
+                    continue;
+                }
+                sleep.stop_search();
+                sleep.enlist(0, thread::current());
+                if queue.load(Ordering::Acquire) == 0 {
+                    thread::park();
+                }
+                sleep.delist(0);
+            }
+            sleep.stop_search();
+        });
+        let (sleep, queue) = &*shared;
+        for _ in 0..2 {
+            queue.fetch_add(1, Ordering::Release);
+            sleep.notify();
+        }
+        worker.join().unwrap();
+    });
+}
+
+/// A worker that becomes active and a sentinel that goes to sleep for good: one of them notices the other.
+#[test]
+fn an_active_worker_is_never_left_without_a_sentinel() {
+    model(3, || {
+        let shared = Arc::new((Sleep::new(), AtomicUsize::new(0)));
+        let other = Arc::clone(&shared);
+        let sleeper = thread::spawn(move || {
+            let (sleep, woken) = &*other;
+            sleep.enlist(0, thread::current());
+            assert!(sleep.claim_sentinel());
+            sleep.release_sentinel();
+            if sleep.none_active() {
+                // Sleeps for good: loom reports a deadlock if nobody wakes it.
+                thread::park();
+            }
+            sleep.delist(0);
+            woken.store(1, Ordering::Release);
+            sleep.stop_search();
+        });
+        let (sleep, _) = &*shared;
+        sleep.start_search();
+        sleep.start_active();
+        sleeper.join().unwrap();
+    });
+}
+
+/// The ring hands every task to exactly one taker, across growth and the fight for the last one.
+#[test]
+fn every_spawned_task_is_taken_once() {
+    model(3, || {
+        let ring = Arc::new(Ring::<UnsafeCell<MaybeUninit<u32>>>::new());
+        let made = |value| Box::into_raw(Box::new(UnsafeCell::new(MaybeUninit::new(value))));
+        // SAFETY: each pointer is taken exactly once, which is what the model shows.
+        let read = |task: *mut UnsafeCell<MaybeUninit<u32>>| unsafe {
+            let task = Box::from_raw(task);
+            task.with(|value| (*value).assume_init())
+        };
+        let other = Arc::clone(&ring);
+        let stealing = thread::spawn(move || {
+            let mut sum = 0;
+            for _ in 0..2 {
+                if let Take::One(task) = other.steal() {
+                    sum += read(task);
+                }
+            }
+            sum
+        });
+        let mut sum = 0;
+        // SAFETY: this thread is the owner.
+        unsafe {
+            ring.push(made(1));
+            ring.push(made(10));
+            sum += ring.pop().map_or(0, read);
+            ring.push(made(100));
+            ring.push(made(1000));
+            while let Some(task) = ring.pop() {
+                sum += read(task);
+            }
+        }
+        sum += stealing.join().unwrap();
+        // SAFETY: the thief is gone; this thread is still the owner.
+        while let Some(task) = unsafe { ring.pop() } {
+            sum += read(task);
+        }
+        assert_eq!(sum, 1111);
+    });
+}
+
+#[test]
+fn two_thieves_and_the_owner_fight_for_the_last_task() {
+    model(3, || {
+        let ring = Arc::new(Ring::<u32>::new());
+        let (one, two) = (Box::into_raw(Box::new(1)), Box::into_raw(Box::new(2)));
+        // SAFETY: this thread is the owner.
+        unsafe {
+            ring.push(one);
+            ring.push(two);
+        }
+        let thieves = [(); 2].map(|()| {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || match ring.steal() {
+                // SAFETY: taken once, which is what the model shows.
+                Take::One(task) => *unsafe { Box::from_raw(task) },
+                Take::Empty | Take::Retry => 0,
+            })
+        });
+        let mut sum = 0;
+        // SAFETY: as above.
+        while let Some(task) = unsafe { ring.pop() } {
+            // SAFETY: as above.
+            sum += *unsafe { Box::from_raw(task) };
+        }
+        sum += thieves.into_iter().map(|thief| thief.join().unwrap()).sum::<u32>();
+        assert_eq!(sum, 3);
+    });
+}

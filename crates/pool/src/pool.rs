@@ -1,0 +1,454 @@
+//! The pool people hold: built, entered, asked, ended.
+//!
+//! It owns the threads. All scheduling is in the worker.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
+
+use crate::context::Ctx;
+use crate::handle::{CancelToken, JoinHandle, handled};
+use crate::latch::Latch;
+use crate::registry::{Payload, Registry};
+use crate::scope::Scope;
+use crate::stats::Stats;
+use crate::sync::{Arc, Thread, current, park, spin, thread};
+use crate::task::{Detached, Fate, Lane, Priority, Task};
+use crate::worker;
+
+/// The most workers one pool can have.
+const MAX_THREADS: usize = 1 << 16;
+
+/// How a pool shall be.
+#[derive(Default)]
+pub struct Builder {
+    threads: Option<usize>,
+    name: Option<Box<dyn FnMut(usize) -> String>>,
+    stack_size: Option<usize>,
+    panic_handler: Option<crate::registry::PanicHandler>,
+    start_hook: Option<crate::registry::Hook>,
+    exit_hook: Option<crate::registry::Hook>,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Builder");
+        shown.field("threads", &self.threads).field("stack_size", &self.stack_size).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// How many workers; as many as the machine runs at once unless told.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Names each worker's thread, given its index.
+    #[must_use]
+    pub fn thread_names(mut self, name: impl FnMut(usize) -> String + 'static) -> Self {
+        self.name = Some(Box::new(name));
+        self
+    }
+
+    /// The stack of each worker, in bytes.
+    #[must_use]
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = Some(bytes);
+        self
+    }
+
+    /// Called with the panic of a task nobody waits for. Without it such panics end with their message.
+    #[must_use]
+    pub fn panic_handler(mut self, handler: impl Fn(Box<dyn std::any::Any + Send>) + Send + Sync + 'static) -> Self {
+        self.panic_handler = Some(Box::new(handler));
+        self
+    }
+
+    /// Called on each worker before its first task, with its index.
+    #[must_use]
+    pub fn on_start(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.start_hook = Some(Box::new(hook));
+        self
+    }
+
+    /// Called on each worker after its last task, with its index.
+    #[must_use]
+    pub fn on_exit(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.exit_hook = Some(Box::new(hook));
+        self
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// If no or too many threads were asked for, or the system refuses one.
+    pub fn build(mut self) -> io::Result<Pool> {
+        let available = || available_parallelism().map_or(1, usize::from);
+        let threads = self.threads.unwrap_or_else(available);
+        if threads == 0 || threads > MAX_THREADS {
+            let message = format!("a pool has 1 to {MAX_THREADS} threads, not {threads}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let mut registry = Registry::new(threads);
+        registry.panic_handler = self.panic_handler.take();
+        registry.start_hook = self.start_hook.take();
+        registry.exit_hook = self.exit_hook.take();
+        let mut pool = Pool { registry: Arc::new(registry), threads: Vec::with_capacity(threads) };
+        for index in 0..threads {
+            let name = self.name.as_mut().map_or_else(|| format!("filch-{index}"), |name| name(index));
+            let mut builder = thread::Builder::new().name(name);
+            if let Some(bytes) = self.stack_size {
+                builder = builder.stack_size(bytes);
+            }
+            let registry = Arc::clone(&pool.registry);
+            // If this fails, dropping the pool ends the threads that were started.
+            pool.threads.push(builder.spawn(move || worker::run(registry, index))?);
+        }
+        Ok(pool)
+    }
+}
+
+/// A set of worker threads that share work by stealing.
+///
+/// ```
+/// let pool = filch_pool::Pool::builder().threads(2).build().unwrap();
+/// let sum = pool.install(|| {
+///     let (a, b) = filch_pool::join(|| (1..50).sum::<u32>(), || (50..=100).sum::<u32>());
+///     a + b
+/// });
+/// assert_eq!(sum, 5050);
+/// ```
+///
+/// Dropping it runs everything that was spawned to its end and joins the threads.
+pub struct Pool {
+    registry: Arc<Registry>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Pool").field("threads", &self.threads.len()).finish_non_exhaustive()
+    }
+}
+
+/// The pool that is used where no other is meant, with as many workers as the machine runs at once. It never ends.
+///
+/// # Panics
+/// If the system refuses to start its threads.
+pub fn global() -> &'static Pool {
+    static GLOBAL: OnceLock<Pool> = OnceLock::new();
+    GLOBAL.get_or_init(|| match Pool::builder().build() {
+        Ok(pool) => pool,
+        Err(error) => panic!("the global pool cannot start its threads: {error}"),
+    })
+}
+
+/// The index of the worker this thread is, in whatever pool.
+pub fn current_worker() -> Option<usize> {
+    worker::current().map(worker::Worker::index)
+}
+
+/// A closure that a thread outside waits for; it lies on that thread's stack.
+#[repr(C)]
+struct Entry<F, R> {
+    task: Task,
+    body: UnsafeCell<Option<F>>,
+    result: UnsafeCell<MaybeUninit<Result<R, Payload>>>,
+    latch: Latch,
+    waiter: Thread,
+}
+
+impl<F, R> Entry<F, R>
+where
+    F: FnOnce() -> R + Send,
+    R: Send,
+{
+    fn new(body: F) -> Self {
+        Self {
+            task: Task { run: Self::run, scope: std::ptr::null() },
+            body: UnsafeCell::new(Some(body)),
+            result: UnsafeCell::new(MaybeUninit::uninit()),
+            latch: Latch::new(),
+            waiter: current(),
+        }
+    }
+
+    unsafe fn run(task: *mut Task, _: &Registry, _: Fate) -> bool {
+        // SAFETY: the waiter keeps the entry alive until the latch is set, and it was queued once.
+        let this = unsafe { &*task.cast::<Self>() };
+        // SAFETY: only the one who took it from the queue comes here.
+        let body = unsafe { (*this.body.get()).take() };
+        if let Some(body) = body {
+            let result = catch_unwind(AssertUnwindSafe(body));
+            // SAFETY: the waiter looks only after the latch is set.
+            unsafe { (*this.result.get()).write(result) };
+        }
+        // Cloned first: the entry may be gone as soon as the latch is set.
+        let waiter = this.waiter.clone();
+        // SAFETY: alive until here, set once.
+        if unsafe { Latch::set(&this.latch) } {
+            waiter.unpark();
+        }
+        false
+    }
+
+    fn queued(&self) -> *mut Task {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// # Safety
+    /// It was queued exactly once, and this is called once.
+    unsafe fn wait(&self) -> Result<R, Payload> {
+        for _ in 0..64 {
+            if self.latch.is_done() {
+                break;
+            }
+            spin(4);
+        }
+        while !self.latch.is_done() {
+            if self.latch.announce_sleep() {
+                park();
+            }
+        }
+        // SAFETY: the latch is set, so the result is there.
+        unsafe { (*self.result.get()).assume_init_read() }
+    }
+}
+
+impl Pool {
+    /// Starts describing a pool.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// How many workers it has.
+    pub fn threads(&self) -> usize {
+        self.registry.seats.len()
+    }
+
+    /// Runs `body` on a worker of this pool and waits for it. On such a worker it just calls it.
+    ///
+    /// A worker of another pool blocks meanwhile. Two pools that enter each other in a circle can therefore run out of
+    /// workers: let one of them have a thread to spare.
+    pub fn install<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        if worker::current_of(&self.registry).is_some() {
+            return body();
+        }
+        if let Some(foreign) = worker::current() {
+            foreign.before_blocking();
+        }
+        let entry = Entry::new(body);
+        self.registry.inject(entry.queued(), Lane::Awaited);
+        // SAFETY: queued once, just above.
+        unsafe { entry.wait() }.unwrap_or_else(|payload| resume_unwind(payload))
+    }
+
+    /// Runs `body` on a worker of this pool with a context to fork from.
+    pub fn run<R: Send>(&self, body: impl FnOnce(Ctx<'_>) -> R + Send) -> R {
+        self.install(|| crate::context::run(body))
+    }
+
+    /// [`scope`](crate::scope()) on this pool.
+    pub fn scope<'scope, R: Send>(&self, body: impl FnOnce(&Scope<'scope>) -> R + Send) -> R {
+        self.install(|| crate::scope::scope(body))
+    }
+
+    /// Runs `body` once on every worker, given its index, and returns the results in that order.
+    ///
+    /// A worker runs its part between two tasks, or while it waits for a fork or a scope: `body` must not lock what a
+    /// task may hold meanwhile. A worker that calls it runs its own part at once.
+    ///
+    /// # Panics
+    /// With the first panic of a part, after all have ended.
+    pub fn broadcast<R: Send>(&self, body: impl Fn(usize) -> R + Sync) -> Vec<R> {
+        let body = &body;
+        let here = worker::current_of(&self.registry).map(worker::Worker::index);
+        if let Some(waiting) = worker::current() {
+            waiting.before_blocking();
+        }
+        let entries: Vec<_> = (0..self.threads()).map(|index| Entry::new(move || body(index))).collect();
+        for (index, entry) in entries.iter().enumerate().filter(|(index, _)| Some(*index) != here) {
+            self.registry.mail(index, entry.queued());
+        }
+        if let Some(index) = here {
+            // SAFETY: it was not queued, and it runs here once.
+            unsafe { (entries[index].task.run)(entries[index].queued(), &self.registry, Fate::Run) };
+        }
+        if let Some(worker) = worker::current_of(&self.registry) {
+            // Other workers may broadcast at the same time: do our part of theirs while they do theirs of ours.
+            entries.iter().for_each(|entry| worker.wait_until(&entry.latch, || false));
+        }
+        // SAFETY: each was queued or run exactly once.
+        let results: Vec<_> = entries.iter().map(|entry| unsafe { entry.wait() }).collect();
+        results.into_iter().map(|result| result.unwrap_or_else(|payload| resume_unwind(payload))).collect()
+    }
+
+    /// Describes a task before it is spawned: its priority, where it should run, what cancels it.
+    pub fn task(&self) -> TaskBuilder<'_> {
+        TaskBuilder { pool: self, priority: Priority::Normal, worker: None, token: None }
+    }
+
+    /// Spawns a task; the handle brings its result.
+    pub fn spawn<R: Send + 'static>(&self, body: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+        self.task().spawn(body)
+    }
+
+    /// Spawns a task nobody waits for.
+    #[inline]
+    pub fn detach(&self, body: impl FnOnce() + Send + 'static) {
+        self.registry.spawn(Detached::boxed(body, std::ptr::null()), Lane::Normal);
+    }
+
+    /// Spawns a task on the worker that got the same key before, so that what it left in the cache is still there.
+    pub fn spawn_near<R: Send + 'static>(
+        &self,
+        key: impl Hash,
+        body: impl FnOnce() -> R + Send + 'static,
+    ) -> JoinHandle<R> {
+        self.task().near(key).spawn(body)
+    }
+
+    /// Spawns a task on one worker, unless that one is overloaded.
+    pub fn spawn_on<R: Send + 'static>(
+        &self,
+        worker: usize,
+        body: impl FnOnce() -> R + Send + 'static,
+    ) -> JoinHandle<R> {
+        self.task().on(worker).spawn(body)
+    }
+
+    /// Blocks until every spawned task has ended, those spawned meanwhile included.
+    ///
+    /// # Panics
+    /// On a worker of this pool: the task that calls it could not end.
+    pub fn wait_idle(&self) {
+        assert!(worker::current_of(&self.registry).is_none(), "wait_idle on a worker would wait for itself");
+        if let Some(foreign) = worker::current() {
+            foreign.before_blocking();
+        }
+        self.registry.wait_idle();
+    }
+
+    /// What the workers did so far, together.
+    pub fn stats(&self) -> Stats {
+        self.registry.stats()
+    }
+
+    /// What each worker did so far.
+    pub fn worker_stats(&self) -> Vec<Stats> {
+        self.registry.seats.iter().map(|seat| seat.counters.read()).collect()
+    }
+
+    /// Runs everything that was spawned to its end, then ends the threads. Dropping the pool does the same.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+
+    /// Ends the threads once what runs has ended; tasks that have not started are cancelled.
+    pub fn shutdown_now(mut self) {
+        self.end(true);
+    }
+
+    fn end(&mut self, discard: bool) {
+        self.registry.stop(discard);
+        let own_thread = worker::current_of(&self.registry).is_some();
+        for thread in self.threads.drain(..) {
+            // A pool dropped by its own worker cannot wait for it; the threads end by themselves then.
+            if !own_thread {
+                // A worker catches every panic; there is nothing to learn from the result.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.end(false);
+        }
+    }
+}
+
+/// A task about to be spawned. See [`Pool::task`].
+///
+/// ```
+/// use filch_pool::{Pool, Priority};
+///
+/// let pool = Pool::builder().threads(2).build().unwrap();
+/// let handle = pool.task().priority(Priority::High).near("row 7").spawn(|| 6 * 7);
+/// assert_eq!(handle.join(), Ok(42));
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing happens before `spawn` or `detach`"]
+pub struct TaskBuilder<'pool> {
+    pool: &'pool Pool,
+    priority: Priority,
+    worker: Option<usize>,
+    token: Option<CancelToken>,
+}
+
+impl TaskBuilder<'_> {
+    /// How urgent it is.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Prefers the worker that got the same key before.
+    pub fn near(mut self, key: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        self.worker = Some((hasher.finish() % self.pool.threads() as u64) as usize);
+        self
+    }
+
+    /// Prefers one worker, by index (modulo the number of workers).
+    pub fn on(mut self, worker: usize) -> Self {
+        self.worker = Some(worker);
+        self
+    }
+
+    /// Skips the task if the token is cancelled before it starts.
+    pub fn token(mut self, token: &CancelToken) -> Self {
+        self.token = Some(token.clone());
+        self
+    }
+
+    /// Spawns it; the handle brings its result.
+    pub fn spawn<R: Send + 'static>(self, body: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+        let (task, handle) = handled(body, self.token, &self.pool.registry);
+        queue(self.pool, task, self.priority, self.worker);
+        handle
+    }
+
+    /// Spawns it without a handle.
+    pub fn detach(self, body: impl FnOnce() + Send + 'static) {
+        let task = match self.token {
+            None => Detached::boxed(body, std::ptr::null()),
+            Some(token) => Detached::boxed(
+                move || {
+                    if !token.is_cancelled() {
+                        body();
+                    }
+                },
+                std::ptr::null(),
+            ),
+        };
+        queue(self.pool, task, self.priority, self.worker);
+    }
+}
+
+fn queue(pool: &Pool, task: *mut Task, priority: Priority, worker: Option<usize>) {
+    match worker {
+        Some(worker) => pool.registry.spawn_on(worker, task, priority.lane()),
+        None => pool.registry.spawn(task, priority.lane()),
+    }
+}

@@ -1,0 +1,325 @@
+//! What the workers of one pool share: their queues, the queue from outside, the sleepers, the end.
+//!
+//! It hands work out; running it is the worker's business.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+
+use crate::deque::{Deque, Header};
+use crate::ring::Ring;
+use crate::sleep::Sleep;
+use crate::stats::{Counters, Stats};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock};
+use crate::task::{Fate, LANES, Lane, Task};
+use crate::worker;
+
+/// What a panic carries.
+pub(crate) type Payload = Box<dyn Any + Send + 'static>;
+pub(crate) type PanicHandler = Box<dyn Fn(Payload) + Send + Sync>;
+/// Called with a worker's index.
+pub(crate) type Hook = Box<dyn Fn(usize) + Send + Sync>;
+
+/// Beyond this many waiting tasks a worker counts as overloaded: others may take what was meant for it.
+const OVERLOADED: usize = 64;
+
+const RUNNING: u32 = 0;
+const DRAINING: u32 = 1;
+const DISCARDING: u32 = 2;
+
+/// A task in a queue.
+struct Queued(*mut Task);
+// SAFETY: a task is built from parts that are Send, and whoever takes it out of the queue owns it.
+unsafe impl Send for Queued {}
+
+/// A forked job that a helper took by mistake and put here for somebody else, with the worker that forked it.
+struct Passed {
+    job: *const Header,
+    owner: u32,
+}
+// SAFETY: the job was published, so it may be run by any worker; its owner waits until it is done.
+unsafe impl Send for Passed {}
+
+/// A queue behind a lock, whose length can be read without it.
+struct Queue<T> {
+    len: AtomicUsize,
+    items: Mutex<VecDeque<T>>,
+}
+
+impl<T> Queue<T> {
+    fn new() -> Self {
+        Self { len: AtomicUsize::new(0), items: Mutex::new(VecDeque::new()) }
+    }
+
+    fn with<R>(&self, change: impl FnOnce(&mut VecDeque<T>) -> R) -> R {
+        let mut items = lock(&self.items);
+        let result = change(&mut items);
+        self.len.store(items.len(), Ordering::Release);
+        result
+    }
+
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+}
+
+impl Queue<Queued> {
+    fn take_first(&self) -> Option<*mut Task> {
+        if self.len() == 0 {
+            return None;
+        }
+        self.with(VecDeque::pop_front).map(|queued| queued.0)
+    }
+}
+
+/// The part of a worker that others may touch.
+pub(crate) struct Seat {
+    pub(crate) deque: Deque,
+    pub(crate) rings: [Ring<Task>; LANES.len()],
+    /// Tasks that should run here.
+    mailbox: Queue<Queued>,
+    /// Tasks that must run here.
+    orders: Queue<Queued>,
+    pub(crate) counters: Padded<Counters>,
+    /// Set by the worker's thread before it does anything else.
+    pub(crate) thread: OnceLock<Thread>,
+}
+
+/// Everything one pool's threads have in common.
+pub(crate) struct Registry {
+    pub(crate) seats: Box<[Seat]>,
+    pub(crate) sleep: Sleep,
+    injector: [Queue<Queued>; LANES.len()],
+    passed: Queue<Passed>,
+    /// Tasks spawned and ended by threads that are no workers of this pool.
+    outside_spawned: AtomicU64,
+    stop: AtomicU32,
+    idle_waiters: AtomicUsize,
+    idle: (Mutex<()>, Condvar),
+    pub(crate) panic_handler: Option<PanicHandler>,
+    pub(crate) start_hook: Option<Hook>,
+    pub(crate) exit_hook: Option<Hook>,
+}
+
+impl Registry {
+    pub(crate) fn new(threads: usize) -> Self {
+        let seat = |_| Seat {
+            deque: Deque::new(),
+            rings: std::array::from_fn(|_| Ring::new()),
+            mailbox: Queue::new(),
+            orders: Queue::new(),
+            counters: Padded(Counters::new()),
+            thread: OnceLock::new(),
+        };
+        Self {
+            seats: (0..threads).map(seat).collect(),
+            sleep: Sleep::new(),
+            injector: std::array::from_fn(|_| Queue::new()),
+            passed: Queue::new(),
+            outside_spawned: AtomicU64::new(0),
+            stop: AtomicU32::new(RUNNING),
+            idle_waiters: AtomicUsize::new(0),
+            idle: (Mutex::new(()), Condvar::new()),
+            panic_handler: None,
+            start_hook: None,
+            exit_hook: None,
+        }
+    }
+
+    /// Tells the pool's owner about a panic nobody waits for.
+    pub(crate) fn report_panic(&self, payload: Payload) {
+        let Some(handler) = &self.panic_handler else { return };
+        // A handler that panics must not take the worker with it.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(payload)));
+    }
+
+    /// Puts a task from anywhere into the shared queue.
+    pub(crate) fn inject(&self, task: *mut Task, lane: Lane) {
+        self.injector[lane as usize].with(|queue| queue.push_back(Queued(task)));
+        self.sleep.notify();
+    }
+
+    /// Queues a task that was spawned: with the current worker if it is one of ours, else with everybody.
+    pub(crate) fn spawn(&self, task: *mut Task, lane: Lane) {
+        match worker::current_of(self) {
+            Some(worker) => worker.push(task, lane),
+            None => {
+                self.outside_spawned.fetch_add(1, Ordering::Relaxed);
+                self.inject(task, lane);
+            }
+        }
+    }
+
+    /// Queues a task for one worker, unless that worker is overloaded.
+    pub(crate) fn spawn_on(&self, index: usize, task: *mut Task, lane: Lane) {
+        let seat = &self.seats[index % self.seats.len()];
+        if seat.mailbox.len() >= OVERLOADED {
+            return self.spawn(task, lane);
+        }
+        match worker::current_of(self) {
+            Some(worker) => worker.seat().counters.spawned.add(1),
+            None => _ = self.outside_spawned.fetch_add(1, Ordering::Relaxed),
+        }
+        seat.mailbox.with(|queue| match lane {
+            Lane::Awaited | Lane::High => queue.push_front(Queued(task)),
+            Lane::Normal | Lane::Low => queue.push_back(Queued(task)),
+        });
+        self.sleep.wake(index % self.seats.len());
+    }
+
+    /// Queues a task for one worker and no other; it is not counted as spawned.
+    pub(crate) fn mail(&self, index: usize, task: *mut Task) {
+        self.seats[index].orders.with(|queue| queue.push_back(Queued(task)));
+        self.sleep.wake(index);
+    }
+
+    /// Something meant for this worker.
+    pub(crate) fn take_mail(&self, index: usize) -> Option<*mut Task> {
+        self.take_order(index).or_else(|| self.seats[index].mailbox.take_first())
+    }
+
+    /// Something this worker must do.
+    pub(crate) fn take_order(&self, index: usize) -> Option<*mut Task> {
+        self.seats[index].orders.take_first()
+    }
+
+    /// Something meant for another worker that has too much of it.
+    pub(crate) fn take_surplus_mail(&self, index: usize) -> Option<*mut Task> {
+        if !self.has_surplus_mail(index) {
+            return None;
+        }
+        self.seats[index].mailbox.take_first()
+    }
+
+    fn has_surplus_mail(&self, index: usize) -> bool {
+        // When the pool ends, the worker it was meant for may be gone already.
+        let enough = if self.is_stopping() { 1 } else { OVERLOADED };
+        self.seats[index].mailbox.len() >= enough
+    }
+
+    /// A task of the given scope that waits in the shared queue.
+    pub(crate) fn take_of_scope(&self, scope: *const ()) -> Option<*mut Task> {
+        let queue = &self.injector[Lane::Awaited as usize];
+        if queue.len() == 0 {
+            return None;
+        }
+        queue.with(|items| {
+            // SAFETY: whatever is in the queue is alive until somebody takes it out, and we hold the lock.
+            let at = items.iter().position(|queued| unsafe { (*queued.0).scope } == scope)?;
+            items.remove(at).map(|queued| queued.0)
+        })
+    }
+
+    /// Takes a fair share of the shared queue: the first task, and more of them for `keep`, last first.
+    pub(crate) fn take_injected(&self, lane: Lane, mut keep: impl FnMut(*mut Task)) -> Option<*mut Task> {
+        const BATCH: usize = 64;
+        let queue = &self.injector[lane as usize];
+        if queue.len() == 0 {
+            return None;
+        }
+        queue.with(|items| {
+            let first = items.pop_front()?;
+            if lane != Lane::Awaited {
+                let more = (items.len() / self.seats.len()).min(BATCH);
+                items.drain(..more).rev().for_each(|queued| keep(queued.0));
+            }
+            Some(first.0)
+        })
+    }
+
+    /// Passes a forked job on to whoever is free, or to its owner if that one waits for it.
+    pub(crate) fn pass_on(&self, job: *const Header, owner: u32) {
+        self.passed.with(|queue| queue.push_back(Passed { job, owner }));
+        self.sleep.notify();
+        if let Some(thread) = self.seats[owner as usize].thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Takes a passed job: any, or the one asked for.
+    pub(crate) fn take_passed(&self, wanted: Option<*const Header>) -> Option<(*const Header, u32)> {
+        if self.passed.len() == 0 {
+            return None;
+        }
+        self.passed.with(|queue| {
+            let at = match wanted {
+                Some(job) => queue.iter().position(|passed| passed.job == job)?,
+                None => 0,
+            };
+            queue.remove(at).map(|passed| (passed.job, passed.owner))
+        })
+    }
+
+    /// Whether a worker that is about to park should look again.
+    pub(crate) fn has_work(&self, index: usize) -> bool {
+        let public = |seat: &Seat| seat.deque.has_public() || seat.rings.iter().any(|ring| ring.len() > 0);
+        self.injector.iter().any(|queue| queue.len() > 0)
+            || self.passed.len() > 0
+            || self.seats[index].mailbox.len() > 0
+            || self.seats[index].orders.len() > 0
+            || self.seats.iter().any(public)
+            || (0..self.seats.len()).any(|seat| self.has_surplus_mail(seat))
+    }
+
+    pub(crate) fn stop(&self, discard: bool) {
+        self.stop.store(if discard { DISCARDING } else { DRAINING }, Ordering::SeqCst);
+        self.sleep.wake_all();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) != RUNNING
+    }
+
+    #[inline]
+    pub(crate) fn fate(&self) -> Fate {
+        if self.stop.load(Ordering::Relaxed) == DISCARDING { Fate::Discard } else { Fate::Run }
+    }
+
+    /// Whether every task that was spawned has ended.
+    pub(crate) fn is_idle(&self) -> bool {
+        // Executed first: every task counted there had its own spawns counted before, so if the sums agree, there was a
+        // moment at which nothing was left. See "Termination" in the README.
+        let executed: u64 = self.seats.iter().map(|seat| seat.counters.executed.get()).sum();
+        fence(Ordering::SeqCst);
+        let inside: u64 = self.seats.iter().map(|seat| seat.counters.spawned.get()).sum();
+        executed == inside + self.outside_spawned.load(Ordering::Acquire)
+    }
+
+    /// Blocks until `is_idle`.
+    pub(crate) fn wait_idle(&self) {
+        self.idle_waiters.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let (mutex, condition) = &self.idle;
+        {
+            let mut guard = match mutex.lock() {
+                Ok(guard) => guard,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+            while !self.is_idle() {
+                guard = match condition.wait(guard) {
+                    Ok(guard) => guard,
+                    Err(poisoned) => poisoned.into_inner(),
+                };
+            }
+        }
+        self.idle_waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// A worker ran out of work: those who wait for the end may look again.
+    pub(crate) fn nudge_idle_waiters(&self) {
+        fence(Ordering::SeqCst);
+        if self.idle_waiters.load(Ordering::Relaxed) > 0 {
+            let _guard = lock(&self.idle.0);
+            self.idle.1.notify_all();
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut total = Stats::default();
+        for seat in &self.seats {
+            total.add(&seat.counters.read());
+        }
+        total.spawned += self.outside_spawned.load(Ordering::Acquire);
+        total
+    }
+}

@@ -1,0 +1,165 @@
+//! Who is awake, who searches, who sleeps: so that work is never left lying while a worker sleeps over it.
+//!
+//! It decides who is woken; it knows nothing of queues. The rule the callers keep: make work visible first, then notify;
+//! enlist as a sleeper first, then look for work once more.
+
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Padded, Thread, fence, lock};
+
+/// The sleepers of one pool.
+pub(crate) struct Sleep {
+    /// Workers that look for work right now. One is enough to find what is new.
+    searching: Padded<AtomicUsize>,
+    /// How many workers are on the list.
+    sleeping: AtomicUsize,
+    /// Workers that run something.
+    active: AtomicUsize,
+    /// Whether one of the sleepers only naps and looks around now and then.
+    sentinel: AtomicBool,
+    list: Mutex<Vec<(usize, Thread)>>,
+}
+
+impl Sleep {
+    pub(crate) fn new() -> Self {
+        Self {
+            searching: Padded(AtomicUsize::new(0)),
+            sleeping: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            sentinel: AtomicBool::new(false),
+            list: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn start_search(&self) {
+        self.searching.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn stop_search(&self) {
+        self.searching.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// A searcher found something and runs it. If nobody is left to look around, somebody is woken for that.
+    pub(crate) fn start_active(&self) {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        self.stop_search();
+        fence(Ordering::SeqCst);
+        if !self.sentinel.load(Ordering::Relaxed) {
+            self.wake_if_needed();
+        }
+    }
+
+    pub(crate) fn stop_active(&self) {
+        self.active.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether no worker runs anything.
+    pub(crate) fn none_active(&self) -> bool {
+        self.active.load(Ordering::SeqCst) == 0
+    }
+
+    /// Work was made visible by a thread outside the pool, or for a worker that must not be kept waiting.
+    pub(crate) fn notify(&self) {
+        // Pairs with the fence in `enlist`: either the sleeper sees the work or we see the sleeper.
+        fence(Ordering::SeqCst);
+        self.wake_if_needed();
+    }
+
+    /// Work was made visible by a running worker. Without a fence: if the race with a worker that is falling asleep is
+    /// lost, the sentinel, which cannot sleep for good while the caller is active, finds the work at its next look.
+    #[inline]
+    pub(crate) fn notify_relaxed(&self) {
+        if self.sleeping.load(Ordering::Relaxed) > 0 {
+            self.wake_if_needed();
+        }
+    }
+
+    fn wake_if_needed(&self) {
+        if self.searching.load(Ordering::Relaxed) == 0 && self.sleeping.load(Ordering::Relaxed) > 0 {
+            self.wake_one();
+        }
+    }
+
+    #[cold]
+    fn wake_one(&self) {
+        let woken = {
+            let mut list = lock(&self.list);
+            let last = list.pop();
+            if last.is_some() {
+                // On the woken worker's behalf, so that nobody wakes a second one before it runs.
+                self.sleeping.fetch_sub(1, Ordering::SeqCst);
+                self.start_search();
+            }
+            last
+        };
+        if let Some((_, thread)) = woken {
+            thread.unpark();
+        }
+    }
+
+    /// Wakes one certain worker if it sleeps.
+    pub(crate) fn wake(&self, index: usize) {
+        fence(Ordering::SeqCst);
+        let woken = {
+            let mut list = lock(&self.list);
+            list.iter().position(|(sleeper, _)| *sleeper == index).map(|at| {
+                self.sleeping.fetch_sub(1, Ordering::SeqCst);
+                self.start_search();
+                list.swap_remove(at)
+            })
+        };
+        if let Some((_, thread)) = woken {
+            thread.unpark();
+        }
+    }
+
+    /// Wakes everybody, to let them see that the pool ends.
+    pub(crate) fn wake_all(&self) {
+        fence(Ordering::SeqCst);
+        let everybody = {
+            let mut list = lock(&self.list);
+            self.sleeping.fetch_sub(list.len(), Ordering::SeqCst);
+            self.searching.fetch_add(list.len(), Ordering::SeqCst);
+            std::mem::take(&mut *list)
+        };
+        for (_, thread) in everybody {
+            thread.unpark();
+        }
+    }
+
+    /// Puts a worker that stopped searching on the list. It must look for work once more before it parks.
+    pub(crate) fn enlist(&self, index: usize, thread: Thread) {
+        {
+            let mut list = lock(&self.list);
+            list.push((index, thread));
+            self.sleeping.fetch_add(1, Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes a worker off the list; false if it was woken, and so is off already. It counts as searching from here on.
+    pub(crate) fn delist(&self, index: usize) -> bool {
+        let mut list = lock(&self.list);
+        let place = list.iter().position(|(sleeper, _)| *sleeper == index);
+        if let Some(at) = place {
+            list.swap_remove(at);
+            self.sleeping.fetch_sub(1, Ordering::SeqCst);
+            self.start_search();
+        }
+        place.is_some()
+    }
+
+    /// Whether one of the sleepers looks around now and then.
+    pub(crate) fn has_sentinel(&self) -> bool {
+        self.sentinel.load(Ordering::SeqCst)
+    }
+
+    /// Tries to become the one sleeper that looks around now and then.
+    pub(crate) fn claim_sentinel(&self) -> bool {
+        !self.sentinel.swap(true, Ordering::SeqCst)
+    }
+
+    /// Stops being the sentinel. A worker that wants to sleep for good must then check `none_active` once more.
+    pub(crate) fn release_sentinel(&self) {
+        self.sentinel.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,117 @@
+//! Counters of what the workers did. Each worker writes its own; reading them disturbs nobody.
+//!
+//! Forks that stay private are not counted: that would cost more than the fork.
+
+use crate::sync::{AtomicU64, Duration, Ordering};
+
+/// Steps of the steal-latency histogram: powers of two, in nanoseconds.
+pub const LATENCY_STEPS: usize = 32;
+
+/// What one worker did, or all together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Spawned tasks that ran to their end, panicked or were discarded.
+    pub executed: u64,
+    /// Tasks spawned. In a worker's own figures: by that worker.
+    pub spawned: u64,
+    /// Forked jobs run by another worker than the one that forked them.
+    pub jobs_stolen: u64,
+    /// Looks at another worker's queues.
+    pub steals_tried: u64,
+    /// Looks that brought something.
+    pub steals_won: u64,
+    /// How long the worker was parked.
+    pub parked: Duration,
+    /// How often it parked.
+    pub parks: u64,
+    /// How long idle workers searched until they had something: entry `i` counts those below 2^(i+1) ns.
+    pub steal_latency: [u64; LATENCY_STEPS],
+}
+
+impl Stats {
+    /// Looks that brought nothing.
+    pub fn steals_failed(&self) -> u64 {
+        self.steals_tried - self.steals_won
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.executed += other.executed;
+        self.spawned += other.spawned;
+        self.jobs_stolen += other.jobs_stolen;
+        self.steals_tried += other.steals_tried;
+        self.steals_won += other.steals_won;
+        self.parked += other.parked;
+        self.parks += other.parks;
+        for (sum, more) in self.steal_latency.iter_mut().zip(other.steal_latency) {
+            *sum += more;
+        }
+    }
+}
+
+/// The counters behind [`Stats`]; only the owning worker writes.
+pub(crate) struct Counters {
+    pub(crate) executed: Counter,
+    pub(crate) spawned: Counter,
+    pub(crate) jobs_stolen: Counter,
+    pub(crate) steals_tried: Counter,
+    pub(crate) steals_won: Counter,
+    pub(crate) parked_ns: Counter,
+    pub(crate) parks: Counter,
+    steal_latency: [Counter; LATENCY_STEPS],
+}
+
+/// A number with one writer.
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Adds without a read-modify-write. Only the owner calls it. Release, so that whoever sees a task counted as
+    /// executed also sees what it spawned counted.
+    #[inline]
+    pub(crate) fn add(&self, more: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self {
+            executed: Counter::new(),
+            spawned: Counter::new(),
+            jobs_stolen: Counter::new(),
+            steals_tried: Counter::new(),
+            steals_won: Counter::new(),
+            parked_ns: Counter::new(),
+            parks: Counter::new(),
+            steal_latency: std::array::from_fn(|_| Counter::new()),
+        }
+    }
+
+    pub(crate) fn searched(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
+        self.steal_latency[(ns.ilog2() as usize).min(LATENCY_STEPS - 1)].add(1);
+    }
+
+    pub(crate) fn read(&self) -> Stats {
+        // Won before tried: the difference never goes below zero.
+        let steals_won = self.steals_won.get();
+        Stats {
+            executed: self.executed.get(),
+            spawned: self.spawned.get(),
+            jobs_stolen: self.jobs_stolen.get(),
+            steals_tried: self.steals_tried.get(),
+            steals_won,
+            parked: Duration::from_nanos(self.parked_ns.get()),
+            parks: self.parks.get(),
+            steal_latency: std::array::from_fn(|step| self.steal_latency[step].get()),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The one place the crate takes atomics, locks and threads from, so that loom and shuttle can replace them.
+//!
+//! Nothing else in the crate names `std::sync::atomic` or `std::thread` for anything that takes part in a protocol.
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    sync::Mutex,
+    sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    thread::{Thread, park},
+};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
+    sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Arc, Condvar, Mutex},
+    thread::{self, Thread, current, park, yield_now},
+};
+
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::{
+    sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Arc, Condvar, Mutex},
+    thread::{self, Thread, current, park, yield_now},
+};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread_local;
+
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::thread_local;
+
+#[cfg(not(loom))]
+pub(crate) use std::time::Duration;
+
+/// Parks for at most `limit`. A model checker has no clock: there it is a yield, which is a wait that ran out at once.
+#[cfg(not(loom))]
+#[cfg_attr(shuttle, allow(clippy::needless_pass_by_value))]
+pub(crate) fn park_timeout(limit: Duration) {
+    #[cfg(not(shuttle))]
+    thread::park_timeout(limit);
+    #[cfg(shuttle)]
+    {
+        let _ = limit;
+        yield_now();
+    }
+}
+
+/// Tells the processor that this is a busy wait; under a model checker, lets the others run.
+#[cfg(not(loom))]
+pub(crate) fn spin(times: u32) {
+    #[cfg(shuttle)]
+    {
+        let _ = times;
+        yield_now();
+    }
+    #[cfg(not(shuttle))]
+    for _ in 0..times {
+        std::hint::spin_loop();
+    }
+}
+
+/// Locks, whatever happened to an earlier holder: no lock of this crate is held while foreign code runs, except where
+/// the data is a plain value that stays valid.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> + '_ {
+    match mutex.lock() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
+/// Keeps a value on cache lines of its own (two, because processors fetch neighbours in pairs).
+#[repr(align(128))]
+pub(crate) struct Padded<T>(pub(crate) T);
+
+impl<T> std::ops::Deref for Padded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}

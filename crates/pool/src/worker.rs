@@ -1,0 +1,484 @@
+//! One worker: what it runs next, how it steals, how it waits, when it sleeps.
+//!
+//! While it waits for something it runs only what that something consists of; it never picks up unrelated work then.
+
+use std::cell::Cell;
+use std::ptr;
+use std::time::Instant;
+
+use crate::deque::{Header, NOBODY, Steal};
+use crate::latch::Latch;
+use crate::registry::{Registry, Seat};
+use crate::ring::Take;
+use crate::sync::{Arc, Duration, current as current_thread, park, park_timeout, spin, thread_local, yield_now};
+use crate::task::{Fate, LANES, Lane, Task};
+
+/// How often an idle worker looks everywhere before it sleeps, with growing pauses.
+#[cfg(not(shuttle))]
+const SEARCH_ROUNDS: u32 = 24;
+#[cfg(shuttle)]
+const SEARCH_ROUNDS: u32 = 2;
+
+const SHORT_NAP: Duration = Duration::from_micros(50);
+const LONG_NAP: Duration = Duration::from_micros(500);
+
+/// After so many naps in which nobody ran anything, the sentinel sleeps for good too.
+const QUIET_NAPS: u32 = 4;
+
+/// Once in so many tasks a worker looks at the lowest lane and the shared queue first.
+const FAIRNESS: u32 = 64;
+
+/// The most spawned tasks that are stolen at once.
+const STEAL_LIMIT: usize = 32;
+
+#[cfg(not(shuttle))]
+thread_local! {
+    static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) };
+}
+#[cfg(shuttle)]
+thread_local! {
+    static CURRENT: Cell<*const Worker> = Cell::new(ptr::null());
+}
+
+/// Something to run.
+#[derive(Clone, Copy)]
+enum Work {
+    /// A stolen job and the worker that forked it.
+    Job(*const Header, u32),
+    Task(*mut Task),
+}
+
+/// The state of a worker's thread. It lives on that thread's stack and is reached from there only.
+pub(crate) struct Worker {
+    registry: Arc<Registry>,
+    index: u32,
+    /// A slot of the deque not above the true tail, from which the tail can be found.
+    base: Cell<u32>,
+    tick: Cell<u32>,
+    random: Cell<u64>,
+    /// The last victim that had something.
+    sticky: Cell<usize>,
+}
+
+/// The worker whose thread this is. The reference must not leave the thread, which every use in this crate respects.
+#[inline]
+pub(crate) fn current<'a>() -> Option<&'a Worker> {
+    let worker = CURRENT.with(Cell::get);
+    // SAFETY: set for exactly as long as the worker lives on this thread's stack, beneath everything the thread runs.
+    unsafe { worker.as_ref() }
+}
+
+/// The worker whose thread this is, if it belongs to this pool.
+#[inline]
+pub(crate) fn current_of<'a>(registry: &Registry) -> Option<&'a Worker> {
+    current().filter(|worker| ptr::eq(&*worker.registry, registry))
+}
+
+/// Runs a worker until its pool ends.
+pub(crate) fn run(registry: Arc<Registry>, index: usize) {
+    let worker = Worker {
+        index: index as u32,
+        base: Cell::new(0),
+        tick: Cell::new(0),
+        random: Cell::new(0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1) << 17),
+        sticky: Cell::new((index + 1) % registry.seats.len()),
+        registry,
+    };
+    let _ = worker.seat().thread.set(current_thread());
+    CURRENT.with(|slot| slot.set(&worker));
+    worker.call_hook(worker.registry.start_hook.as_ref());
+    worker.main_loop();
+    worker.call_hook(worker.registry.exit_hook.as_ref());
+    CURRENT.with(|slot| slot.set(ptr::null()));
+}
+
+impl Worker {
+    #[inline]
+    pub(crate) fn seat(&self) -> &Seat {
+        &self.registry.seats[self.index as usize]
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    fn call_hook(&self, hook: Option<&crate::registry::Hook>) {
+        let Some(hook) = hook else { return };
+        let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(self.index())));
+        if let Err(payload) = called {
+            self.registry.report_panic(payload);
+        }
+    }
+
+    /// The first free slot of the deque.
+    #[inline]
+    pub(crate) fn tail(&self) -> u32 {
+        self.seat().deque.find_tail(self.base.get())
+    }
+
+    /// Calls `body` with the tail it may fork at, and lets the search for the tail start there meanwhile.
+    #[inline]
+    pub(crate) fn with_tail<R>(&self, body: impl FnOnce(u32) -> R) -> R {
+        struct Restore<'a>(&'a Cell<u32>, u32);
+        impl Drop for Restore<'_> {
+            #[inline]
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+        let tail = self.tail();
+        // Also on unwinding: a base above the true tail would leave a hole in the deque.
+        let _restore = Restore(&self.base, self.base.replace(tail));
+        body(tail)
+    }
+
+    /// Queues a spawned task here.
+    #[inline]
+    pub(crate) fn push(&self, task: *mut Task, lane: Lane) {
+        let seat = self.seat();
+        seat.counters.spawned.add(1);
+        // SAFETY: this is the owner's thread.
+        unsafe { seat.rings[lane as usize].push(task) };
+        self.registry.sleep.notify_relaxed();
+    }
+
+    fn main_loop(&self) {
+        let sleep = &self.registry.sleep;
+        sleep.start_search();
+        sleep.start_active();
+        loop {
+            while let Some(work) = self.next() {
+                self.run_work(work);
+            }
+            sleep.stop_active();
+            self.registry.nudge_idle_waiters();
+            let Some(work) = self.idle() else { break };
+            sleep.start_active();
+            self.run_work(work);
+        }
+    }
+
+    /// The next thing to run that needs no stealing.
+    fn next(&self) -> Option<Work> {
+        let tick = self.tick.get().wrapping_add(1);
+        self.tick.set(tick);
+        if tick.is_multiple_of(FAIRNESS) {
+            self.registry.nudge_idle_waiters();
+            let turn = LANES.into_iter().rev().find_map(|lane| self.take_injected(lane).or_else(|| self.pop(lane)));
+            if let Some(task) = turn {
+                return Some(Work::Task(task));
+            }
+        }
+        if let Some((job, owner)) = self.registry.take_passed(None) {
+            return Some(Work::Job(job, owner));
+        }
+        if let Some(task) = self.registry.take_mail(self.index()) {
+            return Some(Work::Task(task));
+        }
+        LANES.into_iter().find_map(|lane| self.pop(lane).or_else(|| self.take_injected(lane))).map(Work::Task)
+    }
+
+    #[inline]
+    fn pop(&self, lane: Lane) -> Option<*mut Task> {
+        // SAFETY: this is the owner's thread.
+        unsafe { self.seat().rings[lane as usize].pop() }
+    }
+
+    fn take_injected(&self, lane: Lane) -> Option<*mut Task> {
+        let ring = &self.seat().rings[lane as usize];
+        // SAFETY: this is the owner's thread.
+        self.registry.take_injected(lane, |task| unsafe { ring.push(task) })
+    }
+
+    fn run_work(&self, work: Work) {
+        match work {
+            // SAFETY: whoever builds `Work` has taken it out of its queue.
+            Work::Job(job, owner) => unsafe { self.run_job(job, owner, 0) },
+            // SAFETY: as above.
+            Work::Task(task) => unsafe { self.run_task(task) },
+        }
+    }
+
+    /// # Safety
+    /// The caller took the task out of a queue.
+    unsafe fn run_task(&self, task: *mut Task) {
+        if self.registry.seats.len() > 1 {
+            self.seat().deque.arm();
+        }
+        // SAFETY: tasks in queues are alive and consumed once.
+        let ended = unsafe {
+            // A scope waits for its tasks, so they run even if the pool throws the others away.
+            let fate = if (*task).scope.is_null() { self.registry.fate() } else { Fate::Run };
+            ((*task).run)(task, &self.registry, fate)
+        };
+        if ended {
+            self.count_executed();
+        }
+    }
+
+    pub(crate) fn count_executed(&self) {
+        self.seat().counters.executed.add(1);
+    }
+
+    /// # Safety
+    /// The caller stole the job from `owner`, and `tail` is this worker's true tail.
+    unsafe fn run_job(&self, job: *const Header, owner: u32, tail: u32) {
+        self.seat().counters.jobs_stolen.add(1);
+        self.seat().deque.arm();
+        // SAFETY: a stolen job stays alive until its latch is set, and its shared part was written when published.
+        let latch = unsafe {
+            let shared = (*job).shared();
+            shared.set_runner(self.index, tail);
+            ((*job).run)(job, ptr::from_ref(self).cast(), tail);
+            &raw const shared.latch
+        };
+        // SAFETY: still alive; set once, by the one thief.
+        if unsafe { Latch::set(latch) } {
+            self.unpark(owner as usize);
+        }
+    }
+
+    fn unpark(&self, index: usize) {
+        if let Some(thread) = self.registry.seats[index].thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Looks everywhere once, from the last good victim on; asks everybody for work if there is none.
+    fn steal(&self) -> Option<Work> {
+        let count = self.registry.seats.len();
+        if count == 1 {
+            return None;
+        }
+        let random = self.next_random() as usize % count;
+        let victims = std::iter::once(self.sticky.get()).chain((0..count).map(|step| (random + step) % count));
+        for victim in victims.filter(|victim| *victim != self.index()) {
+            self.seat().counters.steals_tried.add(1);
+            if let Some(work) = self.steal_from(victim) {
+                self.seat().counters.steals_won.add(1);
+                self.sticky.set(victim);
+                return Some(work);
+            }
+        }
+        for (_, seat) in self.registry.seats.iter().enumerate().filter(|(index, _)| *index != self.index()) {
+            seat.deque.request();
+        }
+        None
+    }
+
+    fn steal_from(&self, victim: usize) -> Option<Work> {
+        let seat = &self.registry.seats[victim];
+        loop {
+            match seat.deque.steal(0) {
+                Steal::Job(job) => return Some(Work::Job(job, victim as u32)),
+                Steal::Empty => break,
+                Steal::Retry => spin(1),
+            }
+        }
+        let task = LANES.into_iter().find_map(|lane| self.steal_tasks(seat, lane));
+        task.or_else(|| self.registry.take_surplus_mail(victim)).map(Work::Task)
+    }
+
+    /// Takes half of a ring, but one task only where somebody waits for them: that one can run the rest itself.
+    fn steal_tasks(&self, seat: &Seat, lane: Lane) -> Option<*mut Task> {
+        let ring = &seat.rings[lane as usize];
+        let more = if lane == Lane::Awaited { 0 } else { (ring.len() / 2).min(STEAL_LIMIT) };
+        let first = steal_one(seat, lane)?;
+        for _ in 0..more {
+            let Take::One(task) = ring.steal() else { break };
+            // SAFETY: this is the owner's thread.
+            unsafe { self.seat().rings[lane as usize].push(task) };
+        }
+        Some(first)
+    }
+
+    fn next_random(&self) -> u64 {
+        let mut state = self.random.get();
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        self.random.set(state);
+        state
+    }
+
+    /// Searches, naps and parks until there is something to run; `None` when the pool ends.
+    fn idle(&self) -> Option<Work> {
+        let (registry, sleep, index) = (&self.registry, &self.registry.sleep, self.index());
+        sleep.start_search();
+        let mut began = Instant::now();
+        let (mut rounds, mut nap, mut quiet) = (SEARCH_ROUNDS, SHORT_NAP, 0);
+        loop {
+            for round in 0..rounds {
+                if let Some(work) = self.next().or_else(|| self.steal()) {
+                    self.seat().counters.searched(began.elapsed());
+                    return Some(work);
+                }
+                if rounds > 1 {
+                    spin(1 << round.min(6));
+                }
+            }
+            sleep.stop_search();
+            if registry.is_stopping() && !registry.has_work(index) {
+                return None;
+            }
+            sleep.enlist(index, current_thread());
+            let mut sentinel = sleep.claim_sentinel();
+            if sentinel && sleep.none_active() {
+                quiet += 1;
+                if quiet > QUIET_NAPS {
+                    sleep.release_sentinel();
+                    sentinel = false;
+                    // Somebody may have become active just before: then one of us has to stay sentinel.
+                    if !sleep.none_active() {
+                        quiet = 0;
+                    }
+                }
+            } else {
+                quiet = 0;
+            }
+            let may_park = sentinel || quiet > QUIET_NAPS || sleep.has_sentinel() || sleep.none_active();
+            if may_park && !registry.has_work(index) && !registry.is_stopping() {
+                self.park(|| if sentinel { park_timeout(nap) } else { park() });
+            }
+            let timed_out = sleep.delist(index);
+            if sentinel {
+                sleep.release_sentinel();
+            }
+            if timed_out {
+                (rounds, nap) = (1, (nap * 2).min(LONG_NAP));
+            } else {
+                // A freshly woken thread often lands on the waker's core: let that one go on first.
+                yield_now();
+                (rounds, nap) = (SEARCH_ROUNDS, SHORT_NAP);
+            }
+            began = Instant::now();
+        }
+    }
+
+    fn park(&self, park: impl FnOnce()) {
+        let began = Instant::now();
+        park();
+        let counters = &self.seat().counters;
+        counters.parks.add(1);
+        counters.parked_ns.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Waits for a job that was stolen from slot `tail - 1`, helping its thief with what descends from it.
+    ///
+    /// # Safety
+    /// The job was stolen from this worker and its latch not yet seen set; `tail` is the true tail.
+    #[cold]
+    pub(crate) unsafe fn wait_for_job(&self, job: *const Header, tail: u32) {
+        // SAFETY: stolen means published, and the job lives in a frame of this thread.
+        let shared = unsafe { (*job).shared() };
+        self.wait_until(&shared.latch, || {
+            let (runner, floor) = shared.runner();
+            if runner == NOBODY {
+                // Just stolen, or taken by a helper who passed it on.
+                let Some((job, owner)) = self.registry.take_passed(Some(job)) else { return false };
+                // SAFETY: it is ours to run now, like any stolen job.
+                unsafe { self.run_job(job, owner, tail) };
+                return true;
+            }
+            let victim = &self.registry.seats[runner as usize].deque;
+            match victim.steal(floor) {
+                Steal::Job(found) if shared.latch.is_done() => self.registry.pass_on(found, runner),
+                // The thief was still at our job when we took this from it, so it descends from our job.
+                // SAFETY: just stolen from `runner`; `tail` is the caller's promise.
+                Steal::Job(found) => unsafe { self.run_job(found, runner, tail) },
+                Steal::Retry => {}
+                Steal::Empty => {
+                    victim.request();
+                    return false;
+                }
+            }
+            true
+        });
+    }
+
+    /// Waits for a scope, running tasks of that scope only.
+    pub(crate) fn wait_for_scope(&self, latch: &Latch, scope: *const ()) {
+        let mut may_steal = true;
+        self.wait_until(latch, || {
+            if let Some(task) = self.pop(Lane::Awaited).or_else(|| self.registry.take_of_scope(scope)) {
+                self.run_if_of_scope(task, scope);
+                return true;
+            }
+            let others = self.registry.seats.iter().enumerate().filter(|(index, _)| *index != self.index());
+            let found = if may_steal { others.map(|(_, seat)| seat).find_map(steal_awaited) } else { None };
+            // Taking other scopes' tasks from their workers helps nobody: stop it after the first.
+            found.is_some_and(|task| {
+                may_steal = self.run_if_of_scope(task, scope);
+                true
+            })
+        });
+    }
+
+    /// Runs the task if it belongs to the scope; otherwise somebody who is free shall have it.
+    fn run_if_of_scope(&self, task: *mut Task, scope: *const ()) -> bool {
+        // SAFETY: just taken out of a queue, so it is alive and ours.
+        let ours = unsafe { (*task).scope } == scope;
+        if ours {
+            // SAFETY: as above.
+            unsafe { self.run_task(task) };
+        } else {
+            self.registry.inject(task, Lane::Awaited);
+        }
+        ours
+    }
+
+    /// Waits for a latch; `help` does something useful or returns false.
+    pub(crate) fn wait_until(&self, latch: &Latch, mut help: impl FnMut() -> bool) {
+        let (mut failures, mut nap) = (0u32, SHORT_NAP);
+        while !latch.is_done() {
+            if help() || self.run_order() {
+                (failures, nap) = (0, SHORT_NAP);
+                continue;
+            }
+            failures += 1;
+            if failures < SEARCH_ROUNDS {
+                spin(1 << failures.min(6));
+            } else if failures < 2 * SEARCH_ROUNDS {
+                yield_now();
+            } else if latch.announce_sleep() {
+                self.park(|| park_timeout(nap));
+                nap = (nap * 2).min(LONG_NAP);
+            }
+        }
+    }
+
+    /// Runs this worker's part of a broadcast: whoever started it may be what we wait for.
+    fn run_order(&self) -> bool {
+        let order = self.registry.take_order(self.index());
+        if let Some(task) = order {
+            // SAFETY: just taken out of the queue.
+            unsafe { self.run_task(task) };
+        }
+        order.is_some()
+    }
+
+    /// Called before the thread blocks for something the pool cannot help with: others may take its forks.
+    pub(crate) fn before_blocking(&self) {
+        // SAFETY: this is the owner's thread, and the tail is the true one.
+        unsafe { self.seat().deque.publish_all(self.tail()) };
+        self.registry.sleep.notify();
+    }
+}
+
+fn steal_awaited(seat: &Seat) -> Option<*mut Task> {
+    steal_one(seat, Lane::Awaited)
+}
+
+fn steal_one(seat: &Seat, lane: Lane) -> Option<*mut Task> {
+    loop {
+        match seat.rings[lane as usize].steal() {
+            Take::One(task) => return Some(task),
+            Take::Empty => return None,
+            Take::Retry => spin(1),
+        }
+    }
+}

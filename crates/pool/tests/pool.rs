@@ -1,0 +1,582 @@
+//! The pool as its users see it: results, panics, cancellation, priorities, waiting, ending.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use filch_pool::{CancelToken, Cancelled, Ctx, Pool, Priority, for_each, for_each_mut, join, map, reduce, scope};
+
+fn pool(threads: usize) -> Pool {
+    Pool::builder().threads(threads).build().unwrap()
+}
+
+fn fib(n: u32) -> u64 {
+    if n < 2 {
+        return u64::from(n);
+    }
+    let (a, b) = join(|| fib(n - 1), || fib(n - 2));
+    a + b
+}
+
+fn fib_ctx(mut ctx: Ctx<'_>, n: u32) -> u64 {
+    if n < 2 {
+        return u64::from(n);
+    }
+    let (a, b) = ctx.join(move |ctx| fib_ctx(ctx, n - 1), move |ctx| fib_ctx(ctx, n - 2));
+    a + b
+}
+
+#[test]
+fn forks_with_and_without_context_agree() {
+    for threads in [1, 2, 4] {
+        let pool = pool(threads);
+        for _ in 0..20 {
+            assert_eq!(pool.install(|| fib(18)), 2584);
+            assert_eq!(pool.run(|ctx| fib_ctx(ctx, 20)), 6765);
+        }
+    }
+    assert_eq!(fib(10), 55, "in the global pool");
+}
+
+/// Both ways mixed: the thread-local fork has to find the tail that the context carries.
+#[test]
+fn both_ways_of_forking_mix() {
+    fn mixed(mut ctx: Ctx<'_>, n: u32) -> u64 {
+        if n < 2 {
+            return u64::from(n);
+        }
+        let (a, b) = ctx.join(
+            move |ctx| {
+                if n.is_multiple_of(3) {
+                    join(|| 0, || filch_pool::run(|ctx| mixed(ctx, n - 1))).1
+                } else {
+                    mixed(ctx, n - 1)
+                }
+            },
+            move |ctx| if n.is_multiple_of(2) { fib(n - 2) } else { mixed(ctx, n - 2) },
+        );
+        a + b
+    }
+    for threads in [1, 3] {
+        let pool = pool(threads);
+        for _ in 0..20 {
+            assert_eq!(pool.run(|ctx| mixed(ctx, 17)), 1597);
+        }
+    }
+}
+
+#[test]
+fn two_sleeping_arms_overlap() {
+    let pool = pool(2);
+    let began = Instant::now();
+    pool.install(|| {
+        join(|| std::thread::sleep(Duration::from_millis(50)), || std::thread::sleep(Duration::from_millis(50)))
+    });
+    assert!(began.elapsed() < Duration::from_millis(90), "{:?}", began.elapsed());
+}
+
+fn message(payload: &(dyn std::any::Any + Send)) -> &str {
+    payload.downcast_ref::<&str>().copied().unwrap_or("?")
+}
+
+#[test]
+fn a_panic_in_either_arm_arrives_and_both_arms_end() {
+    for threads in [1, 2, 4] {
+        let pool = pool(threads);
+        for round in 0..200 {
+            let ended = AtomicUsize::new(0);
+            let arm = |bad: bool, text: &'static str| {
+                let ended = &ended;
+                move || {
+                    struct Count<'a>(&'a AtomicUsize);
+                    impl Drop for Count<'_> {
+                        fn drop(&mut self) {
+                            self.0.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                    let _count = Count(ended);
+                    let (bad, text) = (bad, text);
+                    fib(5);
+                    if bad {
+                        std::panic::panic_any(text);
+                    }
+                }
+            };
+            let (first, second) = (round % 2 == 0, round % 3 == 0);
+            let result =
+                catch_unwind(AssertUnwindSafe(|| pool.install(|| join(arm(first, "first"), arm(second, "second")))));
+            match result {
+                Ok(_) => assert!(!first && !second),
+                Err(payload) => assert_eq!(message(&*payload), if first { "first" } else { "second" }),
+            }
+            assert!(ended.load(Ordering::SeqCst) >= 1);
+            assert_eq!(pool.install(|| fib(8)), 21, "the pool goes on");
+        }
+    }
+}
+
+#[test]
+fn a_panic_deep_down_unwinds_through_many_forks() {
+    fn deep(mut ctx: Ctx<'_>, n: u32, held: &Arc<()>) {
+        if n == 0 {
+            std::panic::panic_any("bottom");
+        }
+        let (left, right) = (Arc::clone(held), Arc::clone(held));
+        ctx.join(move |ctx| deep(ctx, n - 1, &left), move |_| drop(right));
+    }
+    let pool = pool(2);
+    let held = Arc::new(());
+    for _ in 0..100 {
+        let result = catch_unwind(AssertUnwindSafe(|| pool.run(|ctx| deep(ctx, 50, &held))));
+        assert_eq!(message(&*result.unwrap_err()), "bottom");
+        assert_eq!(Arc::strong_count(&held), 1, "every closure was run or dropped");
+    }
+}
+
+#[test]
+fn forks_deeper_than_the_slots_run_in_order() {
+    fn chain(mut ctx: Ctx<'_>, n: u32) -> u32 {
+        if n == 0 {
+            return 0;
+        }
+        let (a, b) = ctx.join(move |ctx| chain(ctx, n - 1), |_| 1);
+        a + b
+    }
+    let pool = Pool::builder().threads(2).stack_size(64 << 20).build().unwrap();
+    for _ in 0..5 {
+        assert_eq!(pool.run(|ctx| chain(ctx, 20_000)), 20_000);
+    }
+}
+
+#[test]
+fn a_million_forks_in_a_row_inside_a_waiting_worker_need_no_stack() {
+    let pool = Pool::builder().threads(2).stack_size(256 << 10).build().unwrap();
+    let done = AtomicBool::new(false);
+    pool.run(|mut ctx| {
+        ctx.join(
+            |_| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            },
+            |mut ctx| {
+                for _ in 0..1_000_000 {
+                    ctx.join(|_| (), |_| ());
+                }
+                done.store(true, Ordering::Relaxed);
+            },
+        )
+    });
+}
+
+#[test]
+fn a_deep_chain_of_long_leaves_is_shared() {
+    fn chain(mut ctx: Ctx<'_>, n: u32, on: &[AtomicUsize]) {
+        if n > 0 {
+            ctx.join(
+                |ctx| chain(ctx, n - 1, on),
+                |_| {
+                    let end = Instant::now() + Duration::from_micros(50);
+                    while Instant::now() < end {}
+                    on[filch_pool::current_worker().unwrap()].fetch_add(1, Ordering::Relaxed);
+                },
+            );
+        }
+    }
+    let pool = pool(2);
+    let on = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    pool.run(|ctx| chain(ctx, 400, &on));
+    let [first, second] = on.map(AtomicUsize::into_inner);
+    assert_eq!(first + second, 400);
+    assert!(first.min(second) > 0, "one worker did all: {first} and {second}");
+}
+
+/// Unrelated work on top of a held lock would deadlock at once.
+#[test]
+fn a_lock_held_across_a_join_is_safe() {
+    let pool = pool(3);
+    let lock = Mutex::new(0);
+    pool.scope(|scope| {
+        for _ in 0..300 {
+            scope.spawn(|_| {
+                let mut guard = lock.lock().unwrap();
+                assert_eq!(fib(10), 55);
+                filch_pool::scope(|inner| inner.spawn(|_| _ = fib(5)));
+                *guard += 1;
+            });
+        }
+    });
+    assert_eq!(lock.into_inner().unwrap(), 300);
+}
+
+#[test]
+fn a_scope_waits_for_tasks_of_tasks() {
+    for threads in [1, 2, 4] {
+        let pool = pool(threads);
+        for _ in 0..20 {
+            let count = AtomicUsize::new(0);
+            pool.scope(|scope| {
+                for _ in 0..10 {
+                    scope.spawn(|scope| {
+                        for _ in 0..10 {
+                            scope.spawn(|_| _ = count.fetch_add(1, Ordering::Relaxed));
+                        }
+                    });
+                }
+            });
+            assert_eq!(count.into_inner(), 100);
+        }
+    }
+}
+
+#[test]
+fn scopes_nest_and_outer_tasks_can_be_spawned_from_inner_scopes() {
+    let pool = pool(2);
+    for _ in 0..50 {
+        let count = AtomicUsize::new(0);
+        pool.scope(|outer| {
+            for _ in 0..4 {
+                outer.spawn(|outer| {
+                    scope(|inner| {
+                        for _ in 0..4 {
+                            inner.spawn(|_| _ = count.fetch_add(1, Ordering::Relaxed));
+                            outer.spawn(|_| _ = count.fetch_add(1, Ordering::Relaxed));
+                        }
+                    });
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 32);
+    }
+}
+
+#[test]
+fn a_scope_passes_on_a_panic_after_everything_ended() {
+    let pool = pool(2);
+    for _ in 0..50 {
+        let count = AtomicUsize::new(0);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            pool.scope(|scope| {
+                for index in 0..20 {
+                    let count = &count;
+                    scope.spawn(move |_| {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        if index == 7 {
+                            std::panic::panic_any("task");
+                        }
+                    });
+                }
+            });
+        }));
+        assert_eq!(message(&*result.unwrap_err()), "task");
+        assert_eq!(count.into_inner(), 20);
+    }
+    let body = catch_unwind(AssertUnwindSafe(|| pool.scope(|_| std::panic::panic_any("body"))));
+    assert_eq!(message(&*body.unwrap_err()), "body");
+}
+
+#[test]
+fn handles_bring_results_panics_and_wake_futures() {
+    struct Flag(AtomicBool);
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let pool = pool(2);
+    let handles: Vec<_> = (0..1000).map(|n| pool.spawn(move || n * 2)).collect();
+    for (n, handle) in handles.into_iter().enumerate() {
+        assert_eq!(handle.join(), Ok(n * 2));
+    }
+    let bad = pool.spawn(|| -> u32 { std::panic::panic_any("handle") });
+    assert_eq!(message(&*catch_unwind(AssertUnwindSafe(|| bad.join())).unwrap_err()), "handle");
+
+    let (go, wait) = mpsc::channel::<()>();
+    let mut future = std::pin::pin!(pool.spawn(move || wait.recv().is_ok()));
+    let flag = Arc::new(Flag(AtomicBool::new(false)));
+    let waker = std::task::Waker::from(Arc::clone(&flag));
+    let mut context = std::task::Context::from_waker(&waker);
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    go.send(()).unwrap();
+    while !flag.0.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    assert_eq!(future.as_mut().poll(&mut context), std::task::Poll::Ready(Ok(true)));
+}
+
+#[test]
+fn a_worker_runs_what_it_waits_for() {
+    let pool = Arc::new(pool(1));
+    let inner = Arc::clone(&pool);
+    assert_eq!(pool.spawn(move || inner.spawn(|| 5).join()).join(), Ok(Ok(5)));
+    pool.wait_idle();
+    let stats = pool.stats();
+    assert_eq!((stats.spawned, stats.executed), (2, 2));
+}
+
+#[test]
+fn a_cancelled_task_does_not_start() {
+    let pool = pool(1);
+    let (go, wait) = mpsc::channel::<()>();
+    pool.detach(move || _ = wait.recv());
+    let token = CancelToken::new();
+    let ran = Arc::new(AtomicBool::new(false));
+    let mark = Arc::clone(&ran);
+    let handle = pool.task().token(&token).spawn(move || mark.store(true, Ordering::SeqCst));
+    let mark = Arc::clone(&ran);
+    pool.task().token(&token).detach(move || mark.store(true, Ordering::SeqCst));
+    token.cancel();
+    go.send(()).unwrap();
+    assert_eq!(handle.join(), Err(Cancelled));
+    pool.wait_idle();
+    assert!(!ran.load(Ordering::SeqCst));
+}
+
+#[test]
+fn urgent_tasks_go_first_and_low_ones_are_not_forgotten() {
+    let pool = pool(1);
+    let (go, wait) = mpsc::channel::<()>();
+    pool.detach(move || _ = wait.recv());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for (priority, count) in [(Priority::Low, 1), (Priority::Normal, 300), (Priority::High, 10)] {
+        for _ in 0..count {
+            let order = Arc::clone(&order);
+            pool.task().priority(priority).detach(move || order.lock().unwrap().push(priority));
+        }
+    }
+    go.send(()).unwrap();
+    pool.wait_idle();
+    let order = order.lock().unwrap();
+    let first_normal = order.iter().position(|priority| *priority == Priority::Normal).unwrap();
+    assert_eq!(first_normal, 10, "all high ones came first");
+    let low = order.iter().position(|priority| *priority == Priority::Low).unwrap();
+    assert!((10..150).contains(&low), "the low one came at {low} of {}", order.len());
+}
+
+#[test]
+fn tasks_run_where_they_are_sent() {
+    let pool = pool(3);
+    for round in 0..100 {
+        let where_it_ran = pool.spawn_on(round % 3, filch_pool::current_worker).join();
+        assert_eq!(where_it_ran, Ok(Some(round % 3)));
+    }
+    let near = |key: &'static str| pool.spawn_near(key, filch_pool::current_worker).join().unwrap();
+    let home = near("key");
+    assert!((0..20).all(|_| near("key") == home));
+}
+
+#[test]
+fn an_overloaded_worker_gets_help() {
+    let pool = pool(2);
+    let (go, wait) = mpsc::channel::<()>();
+    let blocker = pool.spawn_on(0, move || wait.recv().is_ok());
+    let ended = Arc::new(AtomicUsize::new(0));
+    for _ in 0..1000 {
+        let ended = Arc::clone(&ended);
+        pool.task().on(0).detach(move || _ = ended.fetch_add(1, Ordering::SeqCst));
+    }
+    while ended.load(Ordering::SeqCst) < 900 {
+        std::thread::yield_now();
+    }
+    go.send(()).unwrap();
+    assert_eq!(blocker.join(), Ok(true));
+    pool.wait_idle();
+    assert_eq!(ended.load(Ordering::SeqCst), 1000);
+}
+
+#[test]
+fn broadcast_reaches_every_worker_also_from_several_at_once() {
+    let pool = pool(3);
+    for _ in 0..50 {
+        assert_eq!(pool.broadcast(|index| (index, filch_pool::current_worker())), [0, 1, 2].map(|i| (i, Some(i))));
+    }
+    let pool = Arc::new(pool);
+    let inner = Arc::clone(&pool);
+    let (a, b) = pool.install(|| join(|| inner.broadcast(|index| index), || inner.broadcast(|index| index)));
+    assert_eq!((a, b), (vec![0, 1, 2], vec![0, 1, 2]));
+}
+
+#[test]
+fn loops_visit_everything_once() {
+    for threads in [1, 2, 4] {
+        let pool = pool(threads);
+        for length in [0, 1, 2, 7, 1000, 100_000] {
+            pool.install(|| {
+                let mut numbers: Vec<usize> = (0..length).collect();
+                for_each_mut(&mut numbers, |number| *number += 1);
+                assert!(numbers.iter().enumerate().all(|(index, number)| *number == index + 1));
+                assert!(map(&numbers, |number| number * 2).iter().enumerate().all(|(i, n)| *n == 2 * (i + 1)));
+                let order = reduce(
+                    0..length,
+                    Vec::new,
+                    |i| vec![i],
+                    |mut a, mut b| {
+                        a.append(&mut b);
+                        a
+                    },
+                );
+                assert!(order.into_iter().eq(0..length), "in order");
+                let count = AtomicUsize::new(0);
+                for_each(0..length, |_| _ = count.fetch_add(1, Ordering::Relaxed));
+                assert_eq!(count.into_inner(), length);
+            });
+        }
+    }
+}
+
+#[test]
+fn wait_idle_waits_for_tasks_of_tasks() {
+    let pool = Arc::new(pool(2));
+    for _ in 0..30 {
+        let count = Arc::new(AtomicUsize::new(0));
+        for _ in 0..20 {
+            let (count, inner) = (Arc::clone(&count), Arc::downgrade(&pool));
+            pool.detach(move || {
+                for _ in 0..20 {
+                    let count = Arc::clone(&count);
+                    if let Some(pool) = inner.upgrade() {
+                        pool.detach(move || _ = count.fetch_add(1, Ordering::SeqCst));
+                    }
+                }
+            });
+        }
+        pool.wait_idle();
+        assert_eq!(count.load(Ordering::SeqCst), 400);
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.spawned, stats.executed), (30 * 420, 30 * 420));
+    assert!(stats.steals_tried >= stats.steals_won);
+    assert_eq!(pool.worker_stats().len(), 2);
+}
+
+#[test]
+fn ending_drains_or_discards() {
+    for discard in [false, true] {
+        let pool = pool(2);
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let started = Arc::new(AtomicBool::new(false));
+        let mark = Arc::clone(&started);
+        let blocker = pool.task().priority(Priority::High).spawn(move || {
+            mark.store(true, Ordering::SeqCst);
+            wait.lock().unwrap().recv().is_ok()
+        });
+        let other = pool.task().priority(Priority::High).spawn(|| std::thread::sleep(Duration::from_millis(100)));
+        while !started.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        let handles: Vec<_> = (0..100).map(|n| pool.spawn(move || n)).collect();
+        let ender = std::thread::spawn(move || if discard { pool.shutdown_now() } else { pool.shutdown() });
+        std::thread::sleep(Duration::from_millis(30));
+        go.send(()).unwrap();
+        ender.join().unwrap();
+        assert_eq!((blocker.join(), other.join()), (Ok(true), Ok(())));
+        let ran =
+            handles.into_iter().filter(|handle| handle.is_finished()).filter_map(|handle| handle.join().ok()).count();
+        assert_eq!(ran, if discard { 0 } else { 100 });
+    }
+}
+
+#[test]
+fn panics_of_detached_tasks_reach_the_handler_and_no_thread_dies() {
+    let (sender, seen) = mpsc::channel();
+    let sender = Mutex::new(sender);
+    let pool = Pool::builder()
+        .threads(2)
+        .panic_handler(move |payload| {
+            sender.lock().unwrap().send(message(&*payload).to_owned()).unwrap();
+            panic!("handlers may panic too");
+        })
+        .build()
+        .unwrap();
+    for _ in 0..10 {
+        pool.detach(|| std::panic::panic_any("detached"));
+    }
+    pool.wait_idle();
+    assert_eq!(seen.iter().take(10).filter(|text| text == "detached").count(), 10);
+    assert_eq!(pool.broadcast(|index| index), [0, 1]);
+}
+
+#[test]
+fn hooks_names_and_refusals() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (starts, exits) = (Arc::clone(&calls), Arc::clone(&calls));
+    let pool = Pool::builder()
+        .threads(3)
+        .thread_names(|index| format!("mine-{index}"))
+        .on_start(move |_| _ = starts.fetch_add(1, Ordering::SeqCst))
+        .on_exit(move |_| _ = exits.fetch_add(100, Ordering::SeqCst))
+        .build()
+        .unwrap();
+    let names = pool.broadcast(|_| std::thread::current().name().map(str::to_owned));
+    assert_eq!(names, ["mine-0", "mine-1", "mine-2"].map(|name| Some(name.to_owned())));
+    drop(pool);
+    assert_eq!(calls.load(Ordering::SeqCst), 303);
+    assert!(Pool::builder().threads(0).build().is_err());
+}
+
+#[test]
+fn pools_inside_pools() {
+    let outer = pool(2);
+    let inner = pool(2);
+    for _ in 0..50 {
+        let (a, b) = outer.install(|| join(|| inner.install(|| fib(10)), || inner.run(|ctx| fib_ctx(ctx, 10))));
+        assert_eq!((a, b), (55, 55));
+    }
+    assert_eq!(outer.install(|| outer.install(|| 3)), 3);
+    assert_eq!(outer.install(|| pool(1).install(|| fib(5))), 5, "made and dropped by a worker");
+}
+
+#[test]
+fn thousands_of_pools_come_and_go() {
+    for round in 0..2000 {
+        let pool = pool(1 + round % 3);
+        if round % 2 == 0 {
+            assert_eq!(pool.install(|| join(|| 1, || 2)), (1, 2));
+        }
+        if round % 5 == 0 {
+            pool.detach(|| ());
+        }
+    }
+}
+
+#[test]
+fn a_pool_dropped_by_its_own_worker_ends() {
+    let pool = Arc::new(pool(2));
+    let (sender, receiver) = mpsc::channel();
+    let own = Arc::clone(&pool);
+    let (go, wait) = mpsc::channel::<()>();
+    pool.detach(move || {
+        wait.recv().unwrap();
+        drop(own);
+        sender.send(()).unwrap();
+    });
+    drop(pool);
+    go.send(()).unwrap();
+    receiver.recv().unwrap();
+}
+
+#[test]
+fn storms_from_inside_and_outside_lose_nothing() {
+    let pool = Arc::new(pool(2));
+    let count = Arc::new(AtomicUsize::new(0));
+    for _ in 0..4 {
+        let (pool, count) = (Arc::clone(&pool), Arc::clone(&count));
+        let inner = Arc::downgrade(&pool);
+        pool.detach(move || {
+            let Some(pool) = inner.upgrade() else { return };
+            for _ in 0..20_000 {
+                let count = Arc::clone(&count);
+                pool.detach(move || _ = count.fetch_add(1, Ordering::Relaxed));
+            }
+        });
+    }
+    for _ in 0..20_000 {
+        let count = Arc::clone(&count);
+        pool.detach(move || _ = count.fetch_add(1, Ordering::Relaxed));
+    }
+    pool.wait_idle();
+    assert_eq!(count.load(Ordering::Relaxed), 100_000);
+}
