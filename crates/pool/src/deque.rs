@@ -81,11 +81,44 @@ pub(crate) struct Deque {
 
 struct Limits {
     /// A fork at or above it takes the slow path: `CAPACITY`, or 0 if somebody wants work.
-    fork: AtomicU32,
+    fork: Limit,
     /// A join below it takes the slow path: equal to `split`, or the maximum if somebody wants work.
-    join: AtomicU32,
+    join: Limit,
     /// Null from the tail on, always.
     slots: Box<[AtomicPtr<Header>]>,
+}
+
+/// A word the owner compares with and a thief overwrites; it orders nothing.
+struct Limit(AtomicU32);
+
+impl Limit {
+    fn new(value: u32) -> Self {
+        Self(AtomicU32::new(value))
+    }
+
+    #[cfg(not(loom))]
+    #[inline]
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[cfg(not(loom))]
+    #[inline]
+    fn set(&self, value: u32) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    // loom 0.7 lets a relaxed load return a value that the same thread has overwritten (tokio-rs/loom#282), which no
+    // memory model allows and which the pop relies on. A read-modify-write always reads the last value there.
+    #[cfg(loom)]
+    fn get(&self) -> u32 {
+        self.0.fetch_or(0, Ordering::Relaxed)
+    }
+
+    #[cfg(loom)]
+    fn set(&self, value: u32) {
+        self.0.swap(value, Ordering::Relaxed);
+    }
 }
 
 #[inline]
@@ -107,7 +140,7 @@ impl Deque {
     pub(crate) fn new() -> Self {
         // One slot more than can be used: the scan for the tail always ends at a null.
         let slots = (0..=CAPACITY).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
-        let limits = Limits { fork: AtomicU32::new(CAPACITY), join: AtomicU32::new(0), slots };
+        let limits = Limits { fork: Limit::new(CAPACITY), join: Limit::new(0), slots };
         Self { public: Padded(AtomicU64::new(0)), limits: Padded(limits) }
     }
 
@@ -125,7 +158,7 @@ impl Deque {
     /// or `pop` returned false, its latch was set and `reset` was called.
     #[inline]
     pub(crate) unsafe fn push(&self, tail: u32, job: *const Header) -> bool {
-        if tail < self.limits.fork.load(Ordering::Relaxed) {
+        if tail < self.limits.fork.get() {
             self.slot(tail).store(job.cast_mut(), Ordering::Relaxed);
             return true;
         }
@@ -140,7 +173,7 @@ impl Deque {
         if fits {
             self.slot(tail).store(job.cast_mut(), Ordering::Relaxed);
         }
-        if self.limits.fork.load(Ordering::Relaxed) < CAPACITY {
+        if self.limits.fork.get() < CAPACITY {
             // SAFETY: the caller owns the deque and everything below `tail + 1` is alive.
             unsafe { self.serve(tail + u32::from(fits)) };
         }
@@ -153,11 +186,11 @@ impl Deque {
         debug_assert!(split <= tail);
         let grow = (tail - split).div_ceil(2);
         if grow > 0 {
-            self.limits.fork.store(CAPACITY, Ordering::Relaxed);
+            self.limits.fork.set(CAPACITY);
             // SAFETY: the caller's promise; `split + grow <= tail`.
             unsafe { self.publish(split, split + grow) };
         }
-        self.limits.join.store(split + grow, Ordering::Relaxed);
+        self.limits.join.set(split + grow);
     }
 
     /// Makes everything below `tail` public, because its owner is about to block.
@@ -169,7 +202,7 @@ impl Deque {
         if split < tail {
             // SAFETY: the caller's promise.
             unsafe { self.publish(split, tail) };
-            self.limits.join.store(tail, Ordering::Relaxed);
+            self.limits.join.set(tail);
         }
     }
 
@@ -191,7 +224,7 @@ impl Deque {
     /// Only the owner calls it, and `index + 1` is the true tail.
     #[inline]
     pub(crate) unsafe fn pop(&self, index: u32) -> bool {
-        if index >= self.limits.join.load(Ordering::Relaxed) {
+        if index >= self.limits.join.get() {
             self.slot(index).store(ptr::null_mut(), Ordering::Relaxed);
             return true;
         }
@@ -221,10 +254,10 @@ impl Deque {
             match self.public.compare_exchange_weak(word, pack(head, keep), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
                     self.slot(index).store(ptr::null_mut(), Ordering::Relaxed);
-                    self.limits.join.store(keep, Ordering::Relaxed);
+                    self.limits.join.set(keep);
                     if keep == head {
                         // The last public job: have the next fork put something out again.
-                        self.limits.fork.store(0, Ordering::Relaxed);
+                        self.limits.fork.set(0);
                     }
                     return true;
                 }
@@ -242,7 +275,7 @@ impl Deque {
         debug_assert_eq!(unpack(self.public.load(Ordering::Relaxed)), (index + 1, index + 1));
         self.slot(index).store(ptr::null_mut(), Ordering::Relaxed);
         self.public.store(pack(index, index), Ordering::Release);
-        self.limits.join.store(index, Ordering::Relaxed);
+        self.limits.join.set(index);
     }
 
     /// Takes the oldest public job if its slot is `floor` or above.
@@ -264,23 +297,23 @@ impl Deque {
 
     /// Asks the owner to publish something at its next fork or join.
     pub(crate) fn request(&self) {
-        if self.limits.fork.load(Ordering::Relaxed) != 0 {
-            self.limits.fork.store(0, Ordering::Relaxed);
+        if self.limits.fork.get() != 0 {
+            self.limits.fork.set(0);
         }
-        if self.limits.join.load(Ordering::Relaxed) != u32::MAX {
-            self.limits.join.store(u32::MAX, Ordering::Relaxed);
+        if self.limits.join.get() != u32::MAX {
+            self.limits.join.set(u32::MAX);
         }
     }
 
     /// Has the next fork published. Only the owner calls it.
     pub(crate) fn arm(&self) {
-        self.limits.fork.store(0, Ordering::Relaxed);
+        self.limits.fork.set(0);
     }
 
     /// Whether somebody asked for work. Only the owner calls it.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.limits.fork.load(Ordering::Relaxed) == 0
+        self.limits.fork.get() == 0
     }
 
     /// Whether a thief would find something.

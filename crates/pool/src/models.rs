@@ -131,7 +131,7 @@ fn two_thieves_share_three_forks() {
             // SAFETY: as above, newest first.
             unsafe { join(&deque, index, job) };
         }
-        thieves.map(|thief| thief.join().unwrap());
+        thieves.into_iter().for_each(|thief| thief.join().unwrap());
         assert_eq!(deque.find_tail(0), 0);
     });
 }

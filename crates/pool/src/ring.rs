@@ -118,18 +118,19 @@ impl<T> Ring<T> {
         let bottom = bottom - 1;
         // SAFETY: the current buffer lives as long as the ring.
         let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
-        self.bottom.store(bottom, Ordering::Relaxed);
+        // Release, here and below, like in `push`: a thief may see a task for the first time by any of these stores.
+        self.bottom.store(bottom, Ordering::Release);
         // The thieves' fence is between their two loads: one of us sees the other's move.
         fence(Ordering::SeqCst);
         let top = self.top.load(Ordering::Relaxed);
         if top > bottom {
-            self.bottom.store(bottom + 1, Ordering::Relaxed);
+            self.bottom.store(bottom + 1, Ordering::Release);
             return None;
         }
         let task = buffer.slot(bottom).load(Ordering::Relaxed);
         if top == bottom {
             let won = self.top.compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-            self.bottom.store(bottom + 1, Ordering::Relaxed);
+            self.bottom.store(bottom + 1, Ordering::Release);
             return won.then_some(task);
         }
         Some(task)
