@@ -1,0 +1,98 @@
+//! Whole-pool scenarios under shuttle's random schedules. Compiled only with `--cfg shuttle`.
+#![cfg(shuttle)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use filch_pool::{CancelToken, Ctx, Pool};
+use shuttle::sync::Arc;
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+
+fn pool(threads: usize) -> Pool {
+    Pool::builder().threads(threads).stack_size(256 << 10).build().unwrap()
+}
+
+/// Tries random schedules, then ones that preempt rarely and at the worst places.
+fn check(body: fn()) {
+    let rounds = std::env::var("SHUTTLE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
+    shuttle::check_random(body, rounds);
+    shuttle::check_pct(body, rounds, 3);
+}
+
+fn fib(mut ctx: Ctx<'_>, n: u32) -> u32 {
+    if n < 2 {
+        return n;
+    }
+    let (a, b) = ctx.join(move |ctx| fib(ctx, n - 1), move |ctx| fib(ctx, n - 2));
+    a + b
+}
+
+#[test]
+fn forks() {
+    check(|| {
+        let pool = pool(2);
+        assert_eq!(pool.run(|ctx| fib(ctx, 5)), 5);
+        assert_eq!(pool.install(|| filch_pool::join(|| 1, || filch_pool::join(|| 2, || 3))), (1, (2, 3)));
+    });
+}
+
+#[test]
+fn a_panicking_arm() {
+    check(|| {
+        let pool = pool(2);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(|mut ctx| ctx.join(|ctx| fib(ctx, 3), |_| std::panic::resume_unwind(Box::new("arm"))))
+        }));
+        assert!(result.is_err());
+        assert_eq!(pool.run(|ctx| fib(ctx, 3)), 2);
+    });
+}
+
+#[test]
+fn scopes() {
+    check(|| {
+        let pool = pool(2);
+        let count = AtomicUsize::new(0);
+        pool.scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|scope| {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    scope.spawn(|_| _ = count.fetch_add(1, Ordering::SeqCst));
+                });
+            }
+        });
+        assert_eq!(count.load(Ordering::SeqCst), 4);
+    });
+}
+
+#[test]
+fn spawned_tasks_and_waiting_for_all_of_them() {
+    check(|| {
+        let pool = pool(2);
+        let count = Arc::new(AtomicUsize::new(0));
+        let handle = pool.spawn(|| 7);
+        for _ in 0..3 {
+            let count = Arc::clone(&count);
+            pool.detach(move || _ = count.fetch_add(1, Ordering::SeqCst));
+        }
+        let skipped = CancelToken::new();
+        skipped.cancel();
+        assert!(pool.task().token(&skipped).on(1).spawn(|| ()).join().is_err());
+        assert_eq!(handle.join(), Ok(7));
+        pool.wait_idle();
+        assert_eq!(count.load(Ordering::SeqCst), 3);
+    });
+}
+
+#[test]
+fn ending() {
+    check(|| {
+        let pool = pool(2);
+        let count = Arc::new(AtomicUsize::new(0));
+        for _ in 0..3 {
+            let count = Arc::clone(&count);
+            pool.detach(move || _ = count.fetch_add(1, Ordering::SeqCst));
+        }
+        pool.shutdown();
+        assert_eq!(count.load(Ordering::SeqCst), 3);
+    });
+}
