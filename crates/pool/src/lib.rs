@@ -10,6 +10,10 @@
 //! assert_eq!(left + right, 3);
 //! ```
 
+#[cfg(all(doctest, not(loom)))]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 #[cfg(not(loom))]
 mod context;
 #[cfg_attr(loom, allow(dead_code))]
