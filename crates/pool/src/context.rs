@@ -118,16 +118,30 @@ where
     B: FnOnce(Ctx<'_>) -> R + Send,
     R: Send,
 {
-    #[cold]
+    // Inlined, so that the three fields stay in registers as long as nothing unwinds.
+    #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: we are on the owner's thread, unwinding out of the first arm, so the fork is the newest.
-        unsafe {
-            if self.deque.pop(self.index) {
-                drop(self.job.take_body());
-            } else {
-                // The first panic wins; the second arm's outcome is dropped with whatever it carries.
-                drop(wait_for_stolen(self.deque, self.index, self.job));
-            }
+        unsafe { abandon(self.deque, self.index, self.job) };
+    }
+}
+
+/// # Safety
+/// Only the owner calls it, and the job is the newest fork, in slot `index`.
+#[cold]
+#[inline(never)]
+unsafe fn abandon<B, R>(deque: &Deque, index: u32, job: &StackJob<B, R>)
+where
+    B: FnOnce(Ctx<'_>) -> R + Send,
+    R: Send,
+{
+    // SAFETY: the caller's promise; a job that was popped is ours to drop.
+    unsafe {
+        if deque.pop(index) {
+            drop(job.take_body());
+        } else {
+            // The first panic wins; the second arm's outcome is dropped with whatever it carries.
+            drop(wait_for_stolen(deque, index, job));
         }
     }
 }
