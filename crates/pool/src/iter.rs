@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::context::{Ctx, run};
 
 /// The most items between two looks. Small enough to answer soon, large enough for the look to cost nothing.
-const CHUNK: usize = 128;
+const CHUNK: usize = 512;
 
 /// What a loop over a range needs to know.
 struct Loop<'a, I, F, O> {
@@ -105,9 +105,13 @@ impl<T> Parts<T> {
 /// assert_eq!(numbers, [10, 20, 30]);
 /// ```
 pub fn for_each_mut<T: Send>(slice: &mut [T], body: impl Fn(&mut T) + Sync) {
-    let parts = Parts(slice.as_mut_ptr());
-    // SAFETY: the index is inside the slice, which is borrowed for the whole call, and comes up exactly once.
-    for_each(0..slice.len(), |index| body(unsafe { &mut *parts.at(index) }));
+    let (parts, range) = (Parts(slice.as_mut_ptr()), 0..slice.len());
+    let fold = |(), chunk: Range<usize>| {
+        // SAFETY: the chunk is inside the slice, which is borrowed for the whole call, and chunks do not overlap.
+        let part = unsafe { std::slice::from_raw_parts_mut(parts.at(chunk.start), chunk.len()) };
+        part.iter_mut().for_each(&body);
+    };
+    run(|ctx| drive(ctx, range, Loop { identity: &|| (), fold: &fold, combine: &|(), ()| () }));
 }
 
 /// The results of `body` for every element of a slice, in order.

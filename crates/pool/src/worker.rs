@@ -15,7 +15,7 @@ use crate::task::{Fate, LANES, Lane, Task};
 
 /// How often an idle worker looks everywhere before it sleeps, with growing pauses.
 #[cfg(not(shuttle))]
-const SEARCH_ROUNDS: u32 = 24;
+const SEARCH_ROUNDS: u32 = 16;
 #[cfg(shuttle)]
 const SEARCH_ROUNDS: u32 = 2;
 
@@ -318,7 +318,7 @@ impl Worker {
                     return Some(work);
                 }
                 if rounds > 1 {
-                    spin(1 << round.min(6));
+                    spin(1 << round.min(5));
                 }
             }
             sleep.stop_search();
@@ -351,7 +351,11 @@ impl Worker {
             if timed_out {
                 (rounds, nap) = (1, (nap * 2).min(LONG_NAP));
             } else {
-                // A freshly woken thread often lands on the waker's core: let that one go on first.
+                // What it was woken for usually lies in the shared queue.
+                if let Some(work) = self.next() {
+                    return Some(work);
+                }
+                // A freshly woken thread often lands on the core of the worker it is to steal from: let that one go on.
                 yield_now();
                 (rounds, nap) = (SEARCH_ROUNDS, SHORT_NAP);
             }
@@ -441,7 +445,7 @@ impl Worker {
             }
             failures += 1;
             if failures < SEARCH_ROUNDS {
-                spin(1 << failures.min(6));
+                spin(1 << failures.min(5));
             } else if failures < 2 * SEARCH_ROUNDS {
                 yield_now();
             } else if latch.announce_sleep() {

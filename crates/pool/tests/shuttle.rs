@@ -1,5 +1,6 @@
 //! Whole-pool scenarios under shuttle's random schedules. Compiled only with `--cfg shuttle`.
 #![cfg(shuttle)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
