@@ -64,7 +64,7 @@ impl Scheduler {
         for turn in 0..4 {
             if span > 0 {
                 let slot = ((round * 4 + turn) % span) as u32;
-                if self.tasks.at(slot).state != State::Vacant {
+                if self.tasks.is_live(slot) {
                     self.check_task(slot)?;
                 }
             }

@@ -34,9 +34,17 @@ impl Block {
     }
 }
 
-/// A sorted queue. The first block's first entry is there, or there is no block.
-#[derive(Debug, Default)]
+/// A sorted queue. Whoever is first stands apart, so that a queue of one is small; it comes before all the rest.
+#[derive(Debug)]
 pub(crate) struct Line {
+    /// The first; its slot is `NONE` if nobody is there.
+    first: Entry,
+    rest: Option<Box<Rest>>,
+}
+
+/// All but the first. The first block's first entry is there, or there is no block.
+#[derive(Debug, Default)]
+struct Rest {
     blocks: VecDeque<Block>,
     /// Those that came after somebody who stands behind them.
     early: BTreeSet<Entry>,
@@ -44,22 +52,64 @@ pub(crate) struct Line {
     live: usize,
 }
 
+impl Default for Line {
+    fn default() -> Self {
+        Line { first: NOBODY, rest: None }
+    }
+}
+
+const NOBODY: Entry = ((0, 0, 0), NONE);
+
 impl Line {
     pub(crate) fn len(&self) -> usize {
-        self.live + self.early.len()
+        let rest = self.rest.as_ref().map_or(0, |rest| rest.live + rest.early.len());
+        usize::from(self.first.1 != NONE) + rest
     }
 
     #[inline]
     pub(crate) fn first(&self) -> Option<Entry> {
-        let front = self.blocks.front().map(|block| block.entries[block.from]);
-        match (front, self.early.first()) {
-            (Some(front), Some(&early)) => Some(front.min(early)),
-            (front, early) => front.or(early.copied()),
-        }
+        (self.first.1 != NONE).then_some(self.first)
     }
 
     #[inline]
     pub(crate) fn insert(&mut self, entry: Entry) {
+        if self.first.1 == NONE {
+            self.first = entry;
+            return;
+        }
+        let rest = self.rest.get_or_insert_default();
+        if entry < self.first {
+            rest.early.insert(std::mem::replace(&mut self.first, entry));
+        } else {
+            rest.insert(entry);
+        }
+    }
+
+    /// Takes an entry out. Whether it was there.
+    #[inline]
+    pub(crate) fn remove(&mut self, entry: Entry) -> bool {
+        if self.first != entry {
+            return self.rest.as_mut().is_some_and(|rest| rest.remove(entry));
+        }
+        self.first = self.rest.as_mut().and_then(|rest| rest.pop_first()).unwrap_or(NOBODY);
+        true
+    }
+
+    /// All entries, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.first().into_iter().chain(self.rest.iter().flat_map(|rest| rest.iter()))
+    }
+
+    /// How many stand before a place in the order; counting stops at about `most`.
+    pub(crate) fn before(&self, order: OrderKey, most: usize) -> usize {
+        let first = self.first().is_some_and(|first| first.0 < order);
+        usize::from(first) + self.rest.as_ref().map_or(0, |rest| rest.before(order, most))
+    }
+}
+
+impl Rest {
+    #[inline]
+    fn insert(&mut self, entry: Entry) {
         let Some(block) = self.blocks.back_mut() else {
             self.blocks.push_back(Block { entries: vec![entry], from: 0, live: 1 });
             self.live += 1;
@@ -81,26 +131,24 @@ impl Line {
         }
     }
 
-    /// Takes an entry out. Whether it was there.
     #[inline]
-    pub(crate) fn remove(&mut self, entry: Entry) -> bool {
-        match self.blocks.front_mut() {
-            Some(block) if block.entries[block.from] == entry => {
-                block.from += 1;
-                block.live -= 1;
-                block.trim();
-                self.live -= 1;
-                if block.live == 0 {
-                    self.blocks.pop_front();
-                    self.trim();
-                }
-                true
-            }
-            _ => self.remove_from_within(entry),
+    fn pop_first(&mut self) -> Option<Entry> {
+        let Some(block) = self.blocks.front_mut() else { return self.early.pop_first() };
+        let first = block.entries[block.from];
+        if self.early.first().is_some_and(|early| *early < first) {
+            return self.early.pop_first();
         }
+        block.from += 1;
+        block.live -= 1;
+        self.live -= 1;
+        if block.live == 0 {
+            self.blocks.pop_front();
+        }
+        self.trim();
+        Some(first)
     }
 
-    fn remove_from_within(&mut self, entry: Entry) -> bool {
+    fn remove(&mut self, entry: Entry) -> bool {
         if self.early.remove(&entry) {
             return true;
         }
@@ -116,6 +164,7 @@ impl Line {
         if block.live == 0 {
             self.blocks.remove(at);
         }
+        self.trim();
         true
     }
 
@@ -126,14 +175,12 @@ impl Line {
         }
     }
 
-    /// All entries, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+    fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
         let in_blocks = self.blocks.iter().flat_map(|block| &block.entries[block.from..]);
         in_blocks.filter(|entry| entry.1 != NONE).chain(&self.early).copied()
     }
 
-    /// How many stand before a place in the order; counting stops at `most`.
-    pub(crate) fn before(&self, order: OrderKey, most: usize) -> usize {
+    fn before(&self, order: OrderKey, most: usize) -> usize {
         let in_blocks = self.blocks.iter().flat_map(|block| &block.entries[block.from..]);
         let in_blocks = in_blocks.take_while(|entry| entry.0 < order).take(most).filter(|entry| entry.1 != NONE);
         in_blocks.count() + self.early.range(..(order, 0)).take(most).count()
@@ -192,7 +239,8 @@ mod tests {
                 assert_eq!(line.first(), Some(first));
                 assert!(line.remove(first));
             }
-            assert!(line.blocks.is_empty() && line.early.is_empty() && line.len() == 0);
+            let rest = line.rest.as_ref().unwrap();
+            assert!(rest.blocks.is_empty() && rest.early.is_empty() && line.len() == 0);
         }
     }
 }

@@ -14,6 +14,7 @@ mod ready;
 mod run;
 mod serve;
 mod settle;
+mod slab;
 mod state;
 mod submit;
 mod tasks;
@@ -44,7 +45,8 @@ pub(crate) use devices::{Devices, wanted as wanted_devices};
 pub(crate) use directory::Directory;
 pub(crate) use keys::Keys;
 pub(crate) use ready::{LEVELS, Ready};
-pub(crate) use state::{ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Slab, Worker, queue_key};
+pub(crate) use slab::{Interner, Slab};
+pub(crate) use state::{ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
 pub(crate) use tasks::{Flags, State, Tasks};
 pub(crate) use timers::{Timer, Timers};
 
@@ -78,13 +80,13 @@ pub struct Scheduler {
     pub(crate) workers: Slab<Worker>,
     worker_generations: Vec<u32>,
     pub(crate) classes: Slab<Class>,
-    class_table: hashbrown::HashTable<u32>,
+    class_table: Interner,
     /// How many classes have a capability.
     capability_hosts: Map<u32, u32>,
     /// Grows with every change of the set of classes.
     class_age: u64,
     pub(crate) signatures: Slab<Signature>,
-    signature_table: hashbrown::HashTable<u32>,
+    signature_table: Interner,
     /// The signature interned last, which the next task is likely to share.
     last_signature: u32,
     /// Signatures with skills under `fallback` matching.
@@ -171,11 +173,11 @@ impl Scheduler {
             workers: Slab::default(),
             worker_generations: Vec::new(),
             classes: Slab::default(),
-            class_table: hashbrown::HashTable::new(),
+            class_table: Interner::default(),
             capability_hosts: Map::default(),
             class_age: 1,
             signatures: Slab::default(),
-            signature_table: hashbrown::HashTable::new(),
+            signature_table: Interner::default(),
             last_signature: NONE,
             fallback: BTreeSet::new(),
             jobs,

@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 
 use super::line::Line;
+use super::slab::{Interner, Slab};
 use super::tasks::OrderKey;
-use crate::map::Map;
+use crate::map::{Steady, short_hash};
 
 /// Levels of the queue, 1 to 5.
 pub(crate) const LEVELS: usize = 5;
@@ -24,29 +25,36 @@ pub(crate) enum Head {
     Element,
 }
 
-/// Tasks of one job and level that ask alike.
-#[derive(Debug, Default)]
+/// Tasks of one job and level that ask alike. Kept small: there may be one for every task.
+#[derive(Debug)]
 struct Lane {
+    level: u8,
+    job: u32,
+    signature: u32,
     tasks: Line,
-    array: Option<OrderKey>,
+    array: Option<Box<OrderKey>>,
 }
 
 impl Lane {
+    #[inline]
     fn head(&self) -> Option<(OrderKey, Head)> {
-        match (self.tasks.first(), self.array) {
-            (Some((order, slot)), Some(array)) if order <= array => Some((order, Head::Task(slot))),
-            (_, Some(array)) => Some((array, Head::Element)),
+        match (self.tasks.first(), self.array.as_deref()) {
+            (Some((order, slot)), Some(array)) if order <= *array => Some((order, Head::Task(slot))),
+            (_, Some(array)) => Some((*array, Head::Element)),
             (Some((order, slot)), None) => Some((order, Head::Task(slot))),
             (None, None) => None,
         }
+    }
+
+    fn is(&self, level: u8, job: u32, signature: u32) -> bool {
+        self.signature == signature && self.job == job && self.level == level
     }
 }
 
 /// The lanes of one job in one level.
 #[derive(Debug, Default)]
 struct JobLanes {
-    lanes: Map<u32, Lane>,
-    /// Lanes by what is first in them.
+    /// Lanes by what is first in them; none is empty.
     order: BTreeSet<(OrderKey, u32)>,
     /// The job's key among the jobs of the level.
     received: u64,
@@ -54,7 +62,7 @@ struct JobLanes {
 
 #[derive(Debug, Default)]
 struct Level {
-    jobs: Map<u32, JobLanes>,
+    jobs: Steady<u32, JobLanes>,
     /// Jobs by the work they have received; the least served first.
     turns: BTreeSet<(u64, u32)>,
 }
@@ -66,6 +74,7 @@ pub(crate) struct Found {
     pub(crate) job: u32,
     pub(crate) signature: u32,
     pub(crate) order: OrderKey,
+    lane: u32,
 }
 
 /// Where a search that looked at too many lanes goes on next time.
@@ -88,17 +97,15 @@ pub(crate) struct Search {
 #[derive(Debug)]
 pub(crate) struct Ready {
     levels: [Level; LEVELS],
+    lanes: Slab<Lane>,
+    by_place: Interner,
     /// Jobs take turns by the work they have received; otherwise by who came first.
     fair: bool,
 }
 
 impl Ready {
     pub(crate) fn new(fair: bool) -> Ready {
-        Ready { levels: Default::default(), fair }
-    }
-
-    fn level(&mut self, level: u8) -> &mut Level {
-        &mut self.levels[usize::from(level) - 1]
+        Ready { levels: Default::default(), lanes: Slab::default(), by_place: Interner::default(), fair }
     }
 
     /// The work received by the least served job of a level; a job that comes back starts there at the least.
@@ -107,44 +114,58 @@ impl Ready {
     }
 
     /// Changes a lane and keeps the orders above it right.
+    #[inline]
     fn edit(&mut self, level: u8, job: u32, signature: u32, received: u64, edit: impl FnOnce(&mut Lane)) {
-        let fair = self.fair;
-        let level = self.level(level);
-        let lanes = match level.jobs.entry(job) {
-            hashbrown::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            hashbrown::hash_map::Entry::Vacant(entry) => {
-                level.turns.insert((received, job));
-                entry.insert(JobLanes { received, ..JobLanes::default() })
+        let hash = short_hash(&(level, job, signature));
+        let at = match self.by_place.find(hash, |at| self.lanes[at].is(level, job, signature)) {
+            Some(at) => at,
+            None => {
+                let lane = Lane { level, job, signature, tasks: Line::default(), array: None };
+                let at = self.lanes.insert(lane);
+                self.by_place.insert(hash, at);
+                at
             }
         };
-        let lane = lanes.lanes.entry(signature).or_default();
+        let lane = &mut self.lanes[at];
         let before = lane.head().map(|head| head.0);
         edit(lane);
         let after = lane.head().map(|head| head.0);
-        if before == after {
-            return;
+        if before != after {
+            self.refile(at, received, before, after);
         }
+    }
+
+    /// Files a lane under its new head.
+    fn refile(&mut self, at: u32, received: u64, before: Option<OrderKey>, after: Option<OrderKey>) {
+        let &Lane { level, job, signature, .. } = &self.lanes[at];
+        let fair = self.fair;
+        let queue = &mut self.levels[usize::from(level) - 1];
+        if queue.jobs.get(&job).is_none() {
+            queue.turns.insert((received, job));
+            queue.jobs.insert_new(job, JobLanes { received, ..JobLanes::default() });
+        }
+        let Some(lanes) = queue.jobs.get_mut(&job) else { return };
         if let Some(order) = before {
-            lanes.order.remove(&(order, signature));
+            lanes.order.remove(&(order, at));
         }
-        match after {
-            Some(order) => {
-                lanes.order.insert((order, signature));
-            }
+        if let Some(order) = after {
+            lanes.order.insert((order, at));
+        } else {
+            self.by_place.remove(short_hash(&(level, job, signature)), at);
+            self.lanes.remove(at);
+        }
+        match lanes.order.first() {
             None => {
-                lanes.lanes.remove(&signature);
-                if lanes.lanes.is_empty() {
-                    let received = lanes.received;
-                    level.turns.remove(&(received, job));
-                    level.jobs.remove(&job);
-                    return;
-                }
+                let received = lanes.received;
+                queue.turns.remove(&(received, job));
+                queue.jobs.remove(&job);
             }
-        }
-        if !fair && let Some(first) = lanes.order.first().map(|&((_, _, sequence), _)| sequence) {
-            level.turns.remove(&(lanes.received, job));
-            level.turns.insert((first, job));
-            lanes.received = first;
+            Some(&((_, _, first), _)) if !fair => {
+                queue.turns.remove(&(lanes.received, job));
+                queue.turns.insert((first, job));
+                lanes.received = first;
+            }
+            Some(_) => {}
         }
     }
 
@@ -162,7 +183,7 @@ impl Ready {
     }
 
     pub(crate) fn set_array(&mut self, level: u8, job: u32, signature: u32, received: u64, order: Option<OrderKey>) {
-        self.edit(level, job, signature, received, |lane| lane.array = order);
+        self.edit(level, job, signature, received, |lane| lane.array = order.map(Box::new));
     }
 
     /// The job has received work: its turn comes later in every level where others wait too. Where it is alone its
@@ -211,16 +232,16 @@ impl Ready {
             let resumed = start.filter(|cursor| cursor.level == level);
             let first_turn = resumed.map_or((0, 0), |cursor| cursor.turn);
             for &(received, job) in queue.turns.range(first_turn..) {
-                let lanes = &queue.jobs[&job];
+                let Some(lanes) = queue.jobs.get(&job) else { continue };
                 let resumed = resumed.filter(|cursor| cursor.turn == (received, job));
                 let first_lane = resumed.map_or(((0, 0, 0), 0), |cursor| cursor.lane);
-                for &(order, signature) in lanes.order.range(first_lane..) {
+                for &(order, lane) in lanes.order.range(first_lane..) {
                     if looks == LANE_LOOKS {
-                        let cursor = Cursor { level, turn: (received, job), lane: (order, signature) };
+                        let cursor = Cursor { level, turn: (received, job), lane: (order, lane) };
                         return Search { found: None, cut_off: Some(cursor) };
                     }
                     looks += 1;
-                    let found = Found { level, job, signature, order };
+                    let found = Found { level, job, signature: self.lanes[lane].signature, order, lane };
                     if fits(&found) {
                         return Search { found: Some(found), cut_off: None };
                     }
@@ -230,20 +251,20 @@ impl Ready {
         Search { found: None, cut_off: None }
     }
 
-    /// What is first in the lane that was found.
+    /// What is first in the lane that was found, if it is still there.
+    #[inline]
     pub(crate) fn head(&self, found: &Found) -> Option<Head> {
-        let lanes = self.levels[usize::from(found.level) - 1].jobs.get(&found.job)?;
-        lanes.lanes.get(&found.signature)?.head().map(|head| head.1)
+        let lane = self.lanes.get(found.lane)?;
+        if !lane.is(found.level, found.job, found.signature) {
+            return None;
+        }
+        lane.head().map(|head| head.1)
     }
 
     /// Every lane's tasks, for checks: level, job, signature, order and slot.
     pub(crate) fn tasks(&self) -> impl Iterator<Item = (u8, u32, u32, OrderKey, u32)> + '_ {
-        self.levels.iter().zip(1u8..).flat_map(|(queue, level)| {
-            queue.jobs.iter().flat_map(move |(&job, lanes)| {
-                lanes.lanes.iter().flat_map(move |(&signature, lane)| {
-                    lane.tasks.iter().map(move |(order, slot)| (level, job, signature, order, slot))
-                })
-            })
+        self.lanes.iter().flat_map(|(_, lane)| {
+            lane.tasks.iter().map(|(order, slot)| (lane.level, lane.job, lane.signature, order, slot))
         })
     }
 
@@ -252,35 +273,44 @@ impl Ready {
     pub(crate) fn ahead_of(&self, level: u8, job: u32, order: OrderKey, most: u64) -> u64 {
         let mut ahead = 0;
         for queue in &self.levels[usize::from(level)..] {
-            let lanes = queue.turns.iter().flat_map(|turn| queue.jobs[&turn.1].lanes.values());
-            for lane in lanes.take(most as usize) {
+            let jobs = queue.turns.iter().filter_map(|turn| queue.jobs.get(&turn.1));
+            for &(_, lane) in jobs.flat_map(|lanes| &lanes.order).take(most as usize) {
+                let lane = &self.lanes[lane];
                 ahead += lane.tasks.len() as u64 + u64::from(lane.array.is_some());
             }
         }
         let own = self.levels[usize::from(level) - 1].jobs.get(&job);
-        for lane in own.into_iter().flat_map(|lanes| lanes.lanes.values()).take(most as usize) {
-            ahead += lane.tasks.before(order, most as usize) as u64;
+        for &(_, lane) in own.into_iter().flat_map(|lanes| &lanes.order).take(most as usize) {
+            ahead += self.lanes[lane].tasks.before(order, most as usize) as u64;
         }
         ahead.min(most)
     }
 
     /// Whether the orders agree with the lanes, for checks.
     pub(crate) fn verify(&self) -> Result<(), String> {
+        let mut filed = 0;
         for (queue, level) in self.levels.iter().zip(1u8..) {
             if queue.turns.len() != queue.jobs.len() {
                 return Err(format!("level {level}: {} turns for {} jobs", queue.turns.len(), queue.jobs.len()));
             }
             for &(received, job) in &queue.turns {
                 let Some(lanes) = queue.jobs.get(&job) else { return Err(format!("level {level}: no job {job}")) };
-                if lanes.received != received || lanes.order.len() != lanes.lanes.len() || lanes.lanes.is_empty() {
-                    return Err(format!("level {level}, job {job}: the orders disagree with the lanes"));
+                if lanes.received != received || lanes.order.is_empty() {
+                    return Err(format!("level {level}, job {job}: the turns disagree with the lanes"));
                 }
-                for &(order, signature) in &lanes.order {
-                    if lanes.lanes.get(&signature).and_then(Lane::head).map(|head| head.0) != Some(order) {
-                        return Err(format!("level {level}, job {job}: lane {signature} is filed under a wrong head"));
+                filed += lanes.order.len();
+                for &(order, at) in &lanes.order {
+                    let lane = self.lanes.get(at);
+                    if lane.and_then(Lane::head).map(|head| head.0) != Some(order)
+                        || lane.is_none_or(|lane| (lane.level, lane.job) != (level, job))
+                    {
+                        return Err(format!("level {level}, job {job}: lane {at} is filed under a wrong head"));
                     }
                 }
             }
+        }
+        if filed != self.lanes.len() {
+            return Err(format!("{} lanes, but {filed} in the orders", self.lanes.len()));
         }
         Ok(())
     }

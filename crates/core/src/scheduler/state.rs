@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::devices::{DeviceMask, Devices};
 use super::ready::Cursor;
+use super::slab::Slab;
 use super::tasks::{OrderKey, Tasks};
 use crate::action::Lack;
 use crate::capabilities::{CapabilityBits, CapabilitySet};
@@ -15,74 +16,6 @@ use crate::resources::{Amount, Demand, Vector};
 use crate::time::{Span, Time};
 use crate::tracker::MovingAverage;
 use crate::worker::{LoadReport, WorkerState};
-
-/// A table of things that come and go, by slot. Slots are used again, lowest effort first.
-#[derive(Debug)]
-pub(crate) struct Slab<T> {
-    entries: Vec<Option<T>>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Slab { entries: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Slab<T> {
-    pub(crate) fn insert(&mut self, value: T) -> u32 {
-        if let Some(slot) = self.free.pop() {
-            self.entries[slot as usize] = Some(value);
-            return slot;
-        }
-        self.entries.push(Some(value));
-        (self.entries.len() - 1) as u32
-    }
-
-    pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
-        let value = self.entries.get_mut(slot as usize)?.take()?;
-        self.free.push(slot);
-        Some(value)
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
-        self.entries.get(slot as usize)?.as_ref()
-    }
-
-    #[inline]
-    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        self.entries.get_mut(slot as usize)?.as_mut()
-    }
-
-    /// The slot that the next `insert` will use.
-    pub(crate) fn next_slot(&self) -> u32 {
-        self.free.last().copied().unwrap_or(self.entries.len() as u32)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.entries.iter().enumerate().filter_map(|(slot, entry)| Some((slot as u32, entry.as_ref()?)))
-    }
-}
-
-impl<T> std::ops::Index<u32> for Slab<T> {
-    type Output = T;
-    #[inline]
-    fn index(&self, slot: u32) -> &T {
-        self.entries[slot as usize].as_ref().expect("the slot is in use")
-    }
-}
-
-impl<T> std::ops::IndexMut<u32> for Slab<T> {
-    #[inline]
-    fn index_mut(&mut self, slot: u32) -> &mut T {
-        self.entries[slot as usize].as_mut().expect("the slot is in use")
-    }
-}
 
 /// What a task asks of a worker; tasks that ask alike share one.
 #[derive(Clone, Debug)]

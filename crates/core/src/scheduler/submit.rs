@@ -1,7 +1,6 @@
 //! Submission: everything is checked before anything is changed, so a refused submission leaves no trace.
 
 use std::collections::BTreeSet;
-use std::hash::BuildHasher;
 
 use smallvec::SmallVec;
 
@@ -13,6 +12,7 @@ use crate::action::{Action, ParentName, Record, Refusal};
 use crate::capabilities::matching_for;
 use crate::config::{Hopeless, Matching};
 use crate::ids::{JobId, NONE, TaskId};
+use crate::map::short_hash;
 use crate::task::{Cause, GraphTask, ParentFailure, RetryTerms, Status, TaskSpec};
 use crate::time::{Span, Time};
 
@@ -353,14 +353,13 @@ impl Scheduler {
         }
         let signature = self.describe(spec);
         let hash = signature_hash(&signature);
-        let known = self.signature_table.find(hash, |&at| self.signatures[at].same(&signature)).copied();
+        let known = self.signature_table.find(hash, |at| self.signatures[at].same(&signature));
         let at = known.unwrap_or_else(|| {
             if signature.matching == Matching::Fallback {
                 self.fallback.insert(self.signatures.next_slot());
             }
             let at = self.signatures.insert(signature);
-            let signatures = &self.signatures;
-            self.signature_table.insert_unique(hash, at, |&at| signature_hash(&signatures[at]));
+            self.signature_table.insert(hash, at);
             at
         });
         self.signatures[at].users += 1;
@@ -382,9 +381,7 @@ impl Scheduler {
 
     fn forget_signature(&mut self, at: u32) {
         let hash = signature_hash(&self.signatures[at]);
-        if let Ok(entry) = self.signature_table.find_entry(hash, |&other| other == at) {
-            entry.remove();
-        }
+        self.signature_table.remove(hash, at);
         self.fallback.remove(&at);
         self.signatures.remove(at);
     }
@@ -467,14 +464,8 @@ impl Scheduler {
     }
 }
 
-fn signature_hash(signature: &Signature) -> u64 {
-    rustc_hash::FxBuildHasher.hash_one((
-        &signature.requires,
-        &signature.skills,
-        &signature.demand,
-        signature.task_type,
-        signature.matching,
-    ))
+fn signature_hash(signature: &Signature) -> u32 {
+    short_hash(&(&signature.requires, &signature.skills, &signature.demand, signature.task_type, signature.matching))
 }
 
 /// What few tasks have, if this one has any of it.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::devices::DeviceMask;
 use crate::action::Lack;
 use crate::ids::{AffinityId, KindId, NONE, TaskId, WorkerId};
-use crate::map::Map;
+use crate::map::Steady;
 use crate::task::{Cause, ParentFailure, RetryTerms, Status};
 use crate::time::{Span, Time};
 
@@ -95,8 +95,9 @@ impl Flags {
 /// The order inside a level: earliest deadline, then highest rank, then first come.
 pub(crate) type OrderKey = (u64, u32, u64);
 
-/// One task. Kept small: ten million of them may wait.
+/// One task. Kept small: ten million of them may wait, and each step of one should touch two lines of the cache.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(crate) struct Task {
     pub(crate) generation: u32,
     pub(crate) state: State,
@@ -123,7 +124,7 @@ pub(crate) struct Task {
     pub(crate) blockers: u32,
     /// Its place in the worker's list of running tasks.
     pub(crate) place: u32,
-    /// Neighbours in its level's list by waiting time.
+    /// Neighbours in its level's list by waiting time; of a vacant slot, in the list of those.
     pub(crate) older: u32,
     pub(crate) newer: u32,
     /// Position in its job.
@@ -213,23 +214,74 @@ pub(crate) struct Extra {
 /// Tasks per chunk.
 const CHUNK: usize = 1024;
 
+/// Chunks beyond what is needed that are kept for the next burst.
+const SPARE_CHUNKS: usize = 64;
+
+/// Tasks in neighbouring slots.
+#[derive(Debug)]
+struct Chunk {
+    /// None at all if the chunk was given up.
+    tasks: Box<[Task]>,
+    /// Tasks in it that are not settled.
+    live: u32,
+    /// How many tasks had been settled when the last of its own was.
+    settled_at: u64,
+    /// The generation its slots begin with, beyond all that were in use before it was given up.
+    generation: u32,
+    /// It gets no new tasks and is given up once nothing in it is needed; its vacant slots are in no list.
+    retiring: bool,
+}
+
+impl Chunk {
+    fn fill(&mut self) {
+        let blank = Task { generation: self.generation, ..Task::vacant() };
+        self.tasks = vec![blank; CHUNK].into_boxed_slice();
+        self.retiring = false;
+    }
+}
+
 /// All tasks, by slot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tasks {
-    chunks: Vec<Box<[Task]>>,
-    /// Vacant slots, longest vacant first.
-    vacant: VecDeque<u32>,
-    /// Slots ever used.
+    chunks: Vec<Chunk>,
+    /// Vacant slots, a list from the longest vacant to the latest.
+    vacant_first: u32,
+    vacant_last: u32,
+    vacant: usize,
+    /// Slots ever used, up to the first that never was.
     used: u32,
+    /// Chunks given up, to be filled again before there are new ones.
+    absent: Vec<u32>,
+    /// The chunk filled again last, and how many of its slots are in use for the first time since.
+    filling: Option<(u32, u32)>,
+    /// Chunks on the way to be given up.
+    retiring: VecDeque<u32>,
+    /// The chunk that is looked at next when there are too many.
+    look_at: usize,
     /// Vacant slots kept at the least, to remember how their tasks ended.
     kept: usize,
     live: u64,
-    extras: Map<u32, Box<Extra>>,
+    settled: u64,
+    extras: Steady<u32, Box<Extra>>,
 }
 
 impl Tasks {
     pub(crate) fn new(kept: usize) -> Tasks {
-        Tasks { kept, ..Tasks::default() }
+        Tasks {
+            chunks: Vec::new(),
+            vacant_first: NONE,
+            vacant_last: NONE,
+            vacant: 0,
+            used: 0,
+            absent: Vec::new(),
+            filling: None,
+            retiring: VecDeque::new(),
+            look_at: 0,
+            kept,
+            live: 0,
+            settled: 0,
+            extras: Steady::default(),
+        }
     }
 
     /// Tasks that are not settled.
@@ -240,24 +292,58 @@ impl Tasks {
     /// A slot for a new task, with everything at its default and a new generation.
     pub(crate) fn allocate(&mut self) -> u32 {
         self.live += 1;
-        if self.vacant.len() > self.kept
-            && let Some(slot) = self.vacant.pop_front()
-        {
-            let task = self.at_mut(slot);
-            let generation = task.generation.wrapping_add(1);
-            *task = Task { generation, ..Task::vacant() };
-            if self.extras.is_empty() {
-                return slot;
-            }
+        let slot = if self.vacant > self.kept { self.reuse() } else { self.extend() };
+        self.chunks[slot as usize / CHUNK].live += 1;
+        slot
+    }
+
+    /// The slot that has been vacant longest.
+    fn reuse(&mut self) -> u32 {
+        let slot = self.vacant_first;
+        self.unlink(slot);
+        let task = self.at_mut(slot);
+        let generation = task.generation.wrapping_add(1);
+        *task = Task { generation, ..Task::vacant() };
+        if !self.extras.is_empty() {
             self.extras.remove(&slot);
-            return slot;
+        }
+        slot
+    }
+
+    /// A slot that was never used, or not since its chunk was given up.
+    fn extend(&mut self) -> u32 {
+        if self.filling.is_none()
+            && let Some(chunk) = self.absent.pop()
+        {
+            self.chunks[chunk as usize].fill();
+            self.filling = Some((chunk, 0));
+        }
+        if let Some((chunk, used)) = self.filling {
+            self.filling = (used as usize + 1 < CHUNK).then_some((chunk, used + 1));
+            return chunk * CHUNK as u32 + used;
         }
         let slot = self.used;
         self.used += 1;
         if slot as usize / CHUNK == self.chunks.len() {
-            self.chunks.push(vec![Task::vacant(); CHUNK].into_boxed_slice());
+            let mut chunk = Chunk { tasks: Box::default(), live: 0, settled_at: 0, generation: 0, retiring: false };
+            chunk.fill();
+            self.chunks.push(chunk);
         }
         slot
+    }
+
+    /// Takes a slot out of the list of vacant ones.
+    fn unlink(&mut self, slot: u32) {
+        let &Task { older, newer, .. } = self.at(slot);
+        match older {
+            NONE => self.vacant_first = newer,
+            older => self.at_mut(older).newer = newer,
+        }
+        match newer {
+            NONE => self.vacant_last = older,
+            newer => self.at_mut(newer).older = older,
+        }
+        self.vacant -= 1;
     }
 
     /// The task is settled; its slot remembers how until it is used again.
@@ -267,23 +353,90 @@ impl Tasks {
         task.state = State::Vacant;
         task.outcome = outcome;
         task.cause = cause;
-        if task.flags.has(Flags::EXTRA)
-            && let Some(extra) = self.extras.get_mut(&slot)
-        {
+        let extra = task.flags.has(Flags::EXTRA);
+        if extra && let Some(extra) = self.extras.get_mut(&slot) {
             extra.dependents = Vec::new();
         }
         self.live -= 1;
-        self.vacant.push_back(slot);
+        self.settled += 1;
+        let chunk = &mut self.chunks[slot as usize / CHUNK];
+        chunk.live -= 1;
+        chunk.settled_at = self.settled;
+        if !chunk.retiring {
+            self.link(slot);
+        }
+        if self.vacant > self.kept + self.live as usize + SPARE_CHUNKS * CHUNK {
+            self.retire_one();
+        }
+        if !self.retiring.is_empty() {
+            self.give_up_one();
+        }
+    }
+
+    /// Adds a slot to the list of vacant ones.
+    fn link(&mut self, slot: u32) {
+        let last = std::mem::replace(&mut self.vacant_last, slot);
+        let task = self.at_mut(slot);
+        (task.older, task.newer) = (last, NONE);
+        match last {
+            NONE => self.vacant_first = slot,
+            last => self.at_mut(last).newer = slot,
+        }
+        self.vacant += 1;
+    }
+
+    /// There are more vacant slots than needed: the chunk whose turn it is gets no new tasks from now on.
+    fn retire_one(&mut self) {
+        let at = self.look_at;
+        // The last one may have slots that were never used.
+        self.look_at = if at + 2 < self.chunks.len() { at + 1 } else { 0 };
+        let filling = self.filling.is_some_and(|(filling, _)| filling as usize == at) || at + 1 == self.chunks.len();
+        let chunk = &mut self.chunks[at];
+        if chunk.tasks.is_empty() || chunk.retiring || filling {
+            return;
+        }
+        chunk.retiring = true;
+        self.retiring.push_back(at as u32);
+        for slot in (at * CHUNK) as u32..((at + 1) * CHUNK) as u32 {
+            if self.at(slot).state == State::Vacant {
+                self.unlink(slot);
+            }
+        }
+    }
+
+    /// Gives the memory of a retiring chunk back, if nothing in it runs or need be remembered.
+    fn give_up_one(&mut self) {
+        let Some(at) = self.retiring.pop_front() else { return };
+        let chunk = &mut self.chunks[at as usize];
+        if chunk.live > 0 || self.settled - chunk.settled_at < self.kept as u64 {
+            self.retiring.push_back(at);
+            return;
+        }
+        // Wraps like the generations themselves: four billion uses of one slot apart, ids may repeat.
+        let newest = chunk.tasks.iter().map(|task| task.generation).max().unwrap_or(0);
+        chunk.generation = newest.wrapping_add(1);
+        let gone = std::mem::take(&mut chunk.tasks);
+        self.absent.push(at);
+        for (task, slot) in gone.iter().zip(at * CHUNK as u32..) {
+            if task.flags.has(Flags::EXTRA) {
+                self.extras.remove(&slot);
+            }
+        }
+    }
+
+    #[inline]
+    fn get(&self, slot: u32) -> Option<&Task> {
+        self.chunks.get(slot as usize / CHUNK)?.tasks.get(slot as usize % CHUNK)
     }
 
     #[inline]
     pub(crate) fn at(&self, slot: u32) -> &Task {
-        &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+        &self.chunks[slot as usize / CHUNK].tasks[slot as usize % CHUNK]
     }
 
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: u32) -> &mut Task {
-        &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+        &mut self.chunks[slot as usize / CHUNK].tasks[slot as usize % CHUNK]
     }
 
     #[inline]
@@ -294,17 +447,23 @@ impl Tasks {
     /// The slot of a task that is known and not settled.
     #[inline]
     pub(crate) fn find(&self, id: TaskId) -> Option<u32> {
-        (id.slot < self.used && self.at(id.slot).generation == id.generation && self.at(id.slot).state != State::Vacant)
-            .then_some(id.slot)
+        let task = self.get(id.slot)?;
+        (task.generation == id.generation && task.state != State::Vacant).then_some(id.slot)
     }
 
     /// How a settled task ended, while it is remembered.
     pub(crate) fn outcome(&self, id: TaskId) -> Option<(Status, Cause)> {
-        if id.slot >= self.used {
-            return None;
-        }
-        let task = self.at(id.slot);
-        (task.generation == id.generation && task.state == State::Vacant).then_some((task.outcome, task.cause))
+        let task = self.get(id.slot)?;
+        let known = task.generation == id.generation && task.state == State::Vacant && self.was_used(id.slot);
+        known.then_some((task.outcome, task.cause))
+    }
+
+    /// Whether a slot has had a task since its chunk was filled.
+    fn was_used(&self, slot: u32) -> bool {
+        let first_time = self
+            .filling
+            .is_some_and(|(chunk, used)| slot >= chunk * CHUNK as u32 + used && slot / CHUNK as u32 == chunk);
+        slot < self.used && !first_time
     }
 
     pub(crate) fn extra(&self, slot: u32) -> Option<&Extra> {
@@ -317,12 +476,20 @@ impl Tasks {
     /// The side record of a task, made if it has none.
     pub(crate) fn extra_mut(&mut self, slot: u32) -> &mut Extra {
         self.at_mut(slot).flags.set(Flags::EXTRA, true);
-        self.extras.entry(slot).or_default()
+        if self.extras.get(&slot).is_none() {
+            return self.extras.insert_new(slot, Box::default());
+        }
+        self.extras.get_mut(&slot).expect("it is there")
+    }
+
+    /// Whether a slot has a task that is not settled.
+    pub(crate) fn is_live(&self, slot: u32) -> bool {
+        self.get(slot).is_some_and(|task| task.state != State::Vacant)
     }
 
     /// All slots in use, for checks and reports.
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..self.used).filter(|&slot| self.at(slot).state != State::Vacant)
+        (0..self.used).filter(|&slot| self.is_live(slot))
     }
 
     /// Slots ever used.
@@ -337,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_task_record_stays_small() {
-        assert!(size_of::<Task>() <= 136, "{}", size_of::<Task>());
+        assert_eq!(size_of::<Task>(), 128);
     }
 
     #[test]
@@ -361,5 +528,46 @@ mod tests {
         assert_eq!(tasks.outcome(ids[0]), None);
         assert_ne!(tasks.id(slot), ids[0]);
         assert_eq!(tasks.outcome(ids[3]), Some((Status::Failed, Cause::Reported)));
+    }
+
+    #[test]
+    fn after_a_burst_most_of_the_memory_is_given_back_and_no_id_is_mistaken_for_another() {
+        const KEPT: usize = 3000;
+        let mut tasks = Tasks::new(KEPT);
+        let enter = |tasks: &mut Tasks| {
+            let slot = tasks.allocate();
+            tasks.at_mut(slot).state = State::Blocked;
+            tasks.id(slot)
+        };
+        let filled = |tasks: &Tasks| tasks.chunks.iter().filter(|chunk| !chunk.tasks.is_empty()).count();
+        let mut seen = std::collections::BTreeSet::new();
+        for round in 0..3 {
+            let mut ids: Vec<TaskId> = (0..300_000).map(|_| enter(&mut tasks)).collect();
+            for id in &ids {
+                assert!(seen.insert(*id), "{id} came back");
+            }
+            assert!(filled(&tasks) >= 290);
+            // Not in the order in which they came.
+            let mut rng = crate::rng::Rng::new(round);
+            for at in (1..ids.len()).rev() {
+                ids.swap(at, rng.below(at + 1));
+            }
+            for (at, id) in ids.iter().enumerate() {
+                tasks.release(id.slot, Status::Failed, Cause::Reported);
+                let oldest_kept = ids[at.saturating_sub(KEPT - 1)];
+                assert_eq!(tasks.outcome(oldest_kept), Some((Status::Failed, Cause::Reported)));
+            }
+            // A little work goes on; the rest is given back by and by.
+            for _ in 0..20_000 {
+                let id = enter(&mut tasks);
+                assert!(seen.insert(id), "{id} came back");
+                tasks.release(id.slot, Status::Completed, Cause::None);
+            }
+            assert!(filled(&tasks) <= 2 * SPARE_CHUNKS, "{} chunks are left", filled(&tasks));
+            assert_eq!(tasks.live(), 0);
+            assert!(tasks.slots().next().is_none());
+        }
+        assert!(tasks.span() <= 310_000);
+        assert_eq!(tasks.find(TaskId { slot: 10_000_000, generation: 0 }), None);
     }
 }

@@ -1,7 +1,5 @@
 //! Workers come, change, report, fall silent and leave.
 
-use std::hash::BuildHasher;
-
 use smallvec::SmallVec;
 
 use super::place::Wanted;
@@ -11,6 +9,7 @@ use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
 use crate::event::{Remaining, WorkerChange};
 use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
+use crate::map::short_hash;
 use crate::resources::{Amount, Vector};
 use crate::task::{Cause, Status};
 use crate::time::Span;
@@ -110,7 +109,7 @@ impl Scheduler {
     /// Makes a worker a member of a class; the class, and its position there.
     fn enter_class(&mut self, class: Class, worker: u32) -> (u32, u32) {
         let hash = class_hash(&class);
-        let known = self.class_table.find(hash, |&at| self.classes[at].same(&class)).copied();
+        let known = self.class_table.find(hash, |at| self.classes[at].same(&class));
         let at = known.unwrap_or_else(|| {
             for &at in &self.fallback {
                 let signature = &mut self.signatures[at];
@@ -120,8 +119,7 @@ impl Scheduler {
                 *self.capability_hosts.entry(id.0).or_default() += 1;
             }
             let at = self.classes.insert(class);
-            let classes = &self.classes;
-            self.class_table.insert_unique(hash, at, |&at| class_hash(&classes[at]));
+            self.class_table.insert(hash, at);
             self.class_age += 1;
             at
         });
@@ -149,9 +147,7 @@ impl Scheduler {
             }
         }
         let hash = class_hash(&self.classes[at]);
-        if let Ok(entry) = self.class_table.find_entry(hash, |&other| other == at) {
-            entry.remove();
-        }
+        self.class_table.remove(hash, at);
         let Some(gone) = self.classes.remove(at) else { return };
         self.class_age += 1;
         let fallback: Vec<u32> = self.fallback.iter().copied().collect();
@@ -474,8 +470,8 @@ fn new_class(spec: WorkerSpec) -> Class {
     }
 }
 
-fn class_hash(class: &Class) -> u64 {
-    rustc_hash::FxBuildHasher.hash_one((
+fn class_hash(class: &Class) -> u32 {
+    short_hash(&(
         &class.capabilities,
         &class.capacity,
         class.slots,

@@ -1,0 +1,168 @@
+//! Tables by slot that grow without moving anything, and what finds an entry of theirs by its contents.
+
+use crate::ids::NONE;
+use crate::map::SteadyTable;
+
+/// Entries per chunk of a slab.
+const CHUNK: usize = 128;
+
+/// A table of things that come and go, by slot. Slots are used again, the latest freed first. Growing adds a chunk and
+/// moves nothing.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    chunks: Vec<Box<[Entry<T>]>>,
+    /// The slot freed last, where the list of free ones begins.
+    free: u32,
+    /// Slots ever used.
+    used: u32,
+    len: u32,
+}
+
+#[derive(Debug)]
+enum Entry<T> {
+    Used(T),
+    /// Free; the one that was free before it.
+    Free(u32),
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { chunks: Vec::new(), free: NONE, used: 0, len: 0 }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        let slot = self.next_slot();
+        if slot == self.used {
+            if slot as usize == self.chunks.len() * CHUNK {
+                self.chunks.push((0..CHUNK).map(|_| Entry::Free(NONE)).collect());
+            }
+            self.used += 1;
+        }
+        self.len += 1;
+        let entry = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK];
+        if slot == self.free
+            && let Entry::Free(before) = *entry
+        {
+            self.free = before;
+        }
+        *entry = Entry::Used(value);
+        slot
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
+        let entry = self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)?;
+        if matches!(entry, Entry::Free(_)) {
+            return None;
+        }
+        let removed = std::mem::replace(entry, Entry::Free(self.free));
+        self.free = slot;
+        self.len -= 1;
+        match removed {
+            Entry::Used(value) => Some(value),
+            Entry::Free(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+        match self.chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)? {
+            Entry::Used(value) => Some(value),
+            Entry::Free(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        match self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)? {
+            Entry::Used(value) => Some(value),
+            Entry::Free(_) => None,
+        }
+    }
+
+    /// The slot that the next `insert` will use.
+    pub(crate) fn next_slot(&self) -> u32 {
+        if self.free == NONE { self.used } else { self.free }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.chunks.iter().flatten().zip(0u32..).filter_map(|(entry, slot)| match entry {
+            Entry::Used(value) => Some((slot, value)),
+            Entry::Free(_) => None,
+        })
+    }
+}
+
+impl<T> std::ops::Index<u32> for Slab<T> {
+    type Output = T;
+    #[inline]
+    fn index(&self, slot: u32) -> &T {
+        self.get(slot).expect("the slot is in use")
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        self.get_mut(slot).expect("the slot is in use")
+    }
+}
+
+/// Finds slots of a slab by what is in them; the slab itself is the caller's.
+#[derive(Debug, Default)]
+pub(crate) struct Interner {
+    /// Hashes, and the slots of what they belong to.
+    table: SteadyTable<(u32, u32)>,
+}
+
+/// A hash as tables want it, all of its bits in use.
+#[inline]
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Interner {
+    /// The slot whose contents are the `same`.
+    pub(crate) fn find(&self, hash: u32, same: impl Fn(u32) -> bool) -> Option<u32> {
+        self.table.find(spread(hash), |entry| entry.0 == hash && same(entry.1)).map(|entry| entry.1)
+    }
+
+    pub(crate) fn insert(&mut self, hash: u32, slot: u32) {
+        self.table.insert_unique(spread(hash), (hash, slot), |entry| spread(entry.0));
+    }
+
+    pub(crate) fn remove(&mut self, hash: u32, slot: u32) {
+        let removed = self.table.remove(spread(hash), |&entry| entry == (hash, slot));
+        debug_assert!(removed.is_some(), "what is in use is found");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_used_again_and_nothing_is_mistaken_for_another() {
+        let mut slab = Slab::default();
+        let slots: Vec<u32> = (0..1000).map(|value| slab.insert(value)).collect();
+        assert_eq!(slots, (0..1000).collect::<Vec<u32>>());
+        for slot in [3, 999, 128] {
+            assert_eq!(slab.remove(slot), Some(slot));
+            assert_eq!((slab.remove(slot), slab.get(slot)), (None, None));
+        }
+        assert_eq!((slab.len(), slab.iter().count()), (997, 997));
+        for (value, slot) in [(7, 128), (8, 999), (9, 3), (10, 1000)] {
+            assert_eq!(slab.next_slot(), slot);
+            assert_eq!(slab.insert(value), slot);
+            assert_eq!(slab[slot], value);
+        }
+        assert_eq!(slab.len(), 1001);
+        assert_eq!(slab.remove(5000), None);
+        assert_eq!(slab.get(5000), None);
+    }
+}
