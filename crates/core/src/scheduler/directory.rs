@@ -2,7 +2,7 @@
 //!
 //! It answers "the k best of each eligible class" without looking at anybody else. Never scores and never filters.
 
-use std::collections::BTreeSet;
+use super::sorted::Sorted;
 
 /// A worker's place in its class: its key, then its slot.
 type Entry = (u64, u32);
@@ -10,15 +10,15 @@ type Entry = (u64, u32);
 /// Workers by class, in the order of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    classes: Vec<BTreeSet<Entry>>,
+    classes: Vec<Sorted<Entry>>,
     /// The best worker of each class that has any, and the class.
-    best: BTreeSet<(Entry, u32)>,
+    best: Sorted<(Entry, u32)>,
 }
 
 impl Directory {
     pub(crate) fn insert(&mut self, class: u32, key: u64, worker: u32) {
         if class as usize >= self.classes.len() {
-            self.classes.resize_with(class as usize + 1, BTreeSet::new);
+            self.classes.resize_with(class as usize + 1, Sorted::default);
         }
         let entries = &mut self.classes[class as usize];
         let before = entries.first().copied();

@@ -3,10 +3,9 @@
 //! A worker that asks looks at lanes, not at tasks: all tasks of a lane ask alike, so if the first does not fit, none
 //! does. Never knows workers; whether a lane fits is the caller's answer.
 
-use std::collections::BTreeSet;
-
 use super::line::Line;
 use super::slab::{Interner, Slab};
+use super::sorted::Sorted;
 use super::tasks::OrderKey;
 use crate::map::{Steady, short_hash};
 
@@ -55,7 +54,7 @@ impl Lane {
 #[derive(Debug, Default)]
 struct JobLanes {
     /// Lanes by what is first in them; none is empty.
-    order: BTreeSet<(OrderKey, u32)>,
+    order: Sorted<(OrderKey, u32)>,
     /// The job's key among the jobs of the level.
     received: u64,
 }
@@ -64,7 +63,7 @@ struct JobLanes {
 struct Level {
     jobs: Steady<u32, JobLanes>,
     /// Jobs by the work they have received; the least served first.
-    turns: BTreeSet<(u64, u32)>,
+    turns: Sorted<(u64, u32)>,
 }
 
 /// Where something was found.
@@ -231,11 +230,11 @@ impl Ready {
             }
             let resumed = start.filter(|cursor| cursor.level == level);
             let first_turn = resumed.map_or((0, 0), |cursor| cursor.turn);
-            for &(received, job) in queue.turns.range(first_turn..) {
+            for &(received, job) in queue.turns.from(first_turn) {
                 let Some(lanes) = queue.jobs.get(&job) else { continue };
                 let resumed = resumed.filter(|cursor| cursor.turn == (received, job));
                 let first_lane = resumed.map_or(((0, 0, 0), 0), |cursor| cursor.lane);
-                for &(order, lane) in lanes.order.range(first_lane..) {
+                for &(order, lane) in lanes.order.from(first_lane) {
                     if looks == LANE_LOOKS {
                         let cursor = Cursor { level, turn: (received, job), lane: (order, lane) };
                         return Search { found: None, cut_off: Some(cursor) };

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::devices::{DeviceMask, Devices};
 use super::ready::Cursor;
 use super::slab::Slab;
+use super::sorted::Sorted;
 use super::tasks::{OrderKey, Tasks};
 use crate::action::Lack;
 use crate::capabilities::{CapabilityBits, CapabilitySet};
@@ -178,7 +179,7 @@ pub(crate) struct Worker {
     pub(crate) devices: Devices,
     pub(crate) running: SmallVec<[u32; 4]>,
     pub(crate) ghosts: Vec<Ghost>,
-    pub(crate) queue: BTreeSet<QueueKey>,
+    pub(crate) queue: Sorted<QueueKey>,
     /// Planned time of queued and of running tasks.
     pub(crate) queued_work: Span,
     pub(crate) running_work: Span,

@@ -1,7 +1,6 @@
 //! Timers: what is due when. Never fires anything itself.
 
-use std::collections::BTreeSet;
-
+use super::sorted::Sorted;
 use crate::ids::{JobId, TaskId, WorkerId};
 use crate::time::Time;
 
@@ -39,7 +38,7 @@ pub(crate) enum Timer {
 /// All timers, earliest first.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    due: BTreeSet<(Time, Timer)>,
+    due: Sorted<(Time, Timer)>,
 }
 
 impl Timers {

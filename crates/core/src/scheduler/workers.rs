@@ -47,7 +47,7 @@ impl Scheduler {
             devices: Devices::default(),
             running: SmallVec::new(),
             ghosts: Vec::new(),
-            queue: std::collections::BTreeSet::new(),
+            queue: super::Sorted::default(),
             queued_work: Span::ZERO,
             running_work: Span::ZERO,
             reservation: None,
