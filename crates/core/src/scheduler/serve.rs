@@ -116,7 +116,7 @@ impl Scheduler {
             // What was found must not get in the way of the reservation.
             search = self.search(at, floor).0;
         }
-        self.workers[at].resume = search.cut_off;
+        self.workers[at].resume = search.cut_off.map(Box::new);
         if search.cut_off.is_some() {
             self.timers.set(self.now + LOOK_ON_AFTER, Timer::Look(self.worker_id(at)));
         }
@@ -128,7 +128,7 @@ impl Scheduler {
         let worker = &self.workers[at];
         let class = &self.classes[worker.class];
         let mut wide = None;
-        let search = self.ready.find(floor, worker.resume.as_ref(), |found| {
+        let search = self.ready.find(floor, worker.resume.as_deref(), |found| {
             let signature = &self.signatures[found.signature];
             if class.can_ever(signature).is_err() {
                 return false;

@@ -159,53 +159,54 @@ pub(crate) fn queue_key(level: u8, order: OrderKey, slot: u32) -> QueueKey {
     (u8::MAX - level, order, slot)
 }
 
-/// One worker.
+/// One worker. What every cycle touches comes first, so that with very many workers few lines of the cache are missed.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Worker {
     pub(crate) generation: u32,
     pub(crate) class: u32,
-    /// Its position among the members of its class.
-    pub(crate) class_at: u32,
-    pub(crate) state: WorkerState,
-    /// The state it comes back to when it is heard of again.
-    pub(crate) before_silence: WorkerState,
-    pub(crate) silent_since: Time,
     pub(crate) slots: u32,
-    /// It declared no cores, so it has as many as slots.
-    pub(crate) cores_implied: bool,
     /// Tasks it asked for and waits for.
     pub(crate) credit: u32,
-    pub(crate) reserved: Vector,
-    pub(crate) devices: Devices,
+    pub(crate) state: WorkerState,
     pub(crate) running: SmallVec<[u32; 4]>,
     pub(crate) ghosts: Vec<Ghost>,
-    pub(crate) queue: Sorted<QueueKey>,
+    pub(crate) reserved: Vector,
     /// Planned time of queued and of running tasks.
     pub(crate) queued_work: Span,
     pub(crate) running_work: Span,
     pub(crate) reservation: Option<Reservation>,
     /// Where its search for work goes on, if it was cut off.
-    pub(crate) resume: Option<Cursor>,
+    pub(crate) resume: Option<Box<Cursor>>,
+    pub(crate) queue: Sorted<QueueKey>,
     /// Its keys in the directories, while it is listed there.
     pub(crate) keys: SmallVec<[u64; 1]>,
     pub(crate) listed: bool,
+    pub(crate) failures_in_a_row: u32,
+    pub(crate) quarantines: u32,
     /// Its position among the workers with something queued.
     pub(crate) loaded_at: u32,
+    pub(crate) completed: u64,
+    pub(crate) average: MovingAverage,
+    pub(crate) assigned: u64,
+    pub(crate) last_assigned: u64,
+    pub(crate) busy: Span,
+    pub(crate) waited: Span,
+    pub(crate) devices: Devices,
+    /// Its position among the members of its class.
+    pub(crate) class_at: u32,
+    /// It declared no cores, so it has as many as slots.
+    pub(crate) cores_implied: bool,
+    /// The state it comes back to when it is heard of again.
+    pub(crate) before_silence: WorkerState,
+    pub(crate) silent_since: Time,
     pub(crate) joined: u64,
     pub(crate) tag: u64,
     pub(crate) since: Time,
     pub(crate) report: LoadReport,
-    pub(crate) average: MovingAverage,
-    pub(crate) completed: u64,
     pub(crate) failed: u64,
-    pub(crate) failures_in_a_row: u32,
-    pub(crate) quarantines: u32,
-    pub(crate) assigned: u64,
-    pub(crate) last_assigned: u64,
     pub(crate) stolen: u64,
     pub(crate) lost: u64,
-    pub(crate) busy: Span,
-    pub(crate) waited: Span,
 }
 
 impl Worker {
