@@ -1,0 +1,194 @@
+//! A sorted set that is a plain list while it is short, which most of them always are, and a tree once it is long.
+
+use std::collections::{BTreeSet, btree_set};
+use std::slice;
+
+/// Entries beyond which the list becomes a tree.
+const LONG: usize = 48;
+/// Entries at which the tree becomes a list again; far below, so that nothing goes to and fro.
+const SHORT: usize = 12;
+
+/// A sorted set of small things.
+#[derive(Clone, Debug)]
+pub(crate) enum Sorted<T> {
+    Few(Vec<T>),
+    Many(BTreeSet<T>),
+}
+
+impl<T> Default for Sorted<T> {
+    fn default() -> Self {
+        Sorted::Few(Vec::new())
+    }
+}
+
+impl<T: Ord + Copy> Sorted<T> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Sorted::Few(list) => list.len(),
+            Sorted::Many(tree) => tree.len(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    pub(crate) fn first(&self) -> Option<&T> {
+        match self {
+            Sorted::Few(list) => list.first(),
+            Sorted::Many(tree) => tree.first(),
+        }
+    }
+
+    pub(crate) fn contains(&self, entry: &T) -> bool {
+        match self {
+            Sorted::Few(list) => list.binary_search(entry).is_ok(),
+            Sorted::Many(tree) => tree.contains(entry),
+        }
+    }
+
+    /// Adds an entry. Whether it was not there before.
+    #[inline]
+    pub(crate) fn insert(&mut self, entry: T) -> bool {
+        match self {
+            Sorted::Few(list) => {
+                // Most come last.
+                if list.last().is_none_or(|last| *last < entry) {
+                    list.push(entry);
+                } else if let Err(at) = list.binary_search(&entry) {
+                    list.insert(at, entry);
+                } else {
+                    return false;
+                }
+                if list.len() > LONG {
+                    *self = Sorted::Many(std::mem::take(list).into_iter().collect());
+                }
+                true
+            }
+            Sorted::Many(tree) => tree.insert(entry),
+        }
+    }
+
+    /// Takes an entry out. Whether it was there.
+    #[inline]
+    pub(crate) fn remove(&mut self, entry: &T) -> bool {
+        match self {
+            Sorted::Few(list) => {
+                let at = if list.first() == Some(entry) { Ok(0) } else { list.binary_search(entry) };
+                let Ok(at) = at else { return false };
+                list.remove(at);
+                true
+            }
+            Sorted::Many(tree) => {
+                let removed = tree.remove(entry);
+                self.shorten();
+                removed
+            }
+        }
+    }
+
+    pub(crate) fn pop_first(&mut self) -> Option<T> {
+        let first = *self.first()?;
+        self.remove(&first);
+        Some(first)
+    }
+
+    fn shorten(&mut self) {
+        if let Sorted::Many(tree) = self
+            && tree.len() <= SHORT
+        {
+            *self = Sorted::Few(tree.iter().copied().collect());
+        }
+    }
+
+    /// All entries, ascending.
+    #[inline]
+    pub(crate) fn iter(&self) -> Entries<'_, T> {
+        match self {
+            Sorted::Few(list) => Entries::Few(list.iter()),
+            Sorted::Many(tree) => Entries::Many(tree.range(..)),
+        }
+    }
+
+    /// The entries from one on, ascending.
+    #[inline]
+    pub(crate) fn from(&self, start: T) -> Entries<'_, T> {
+        match self {
+            Sorted::Few(list) => Entries::Few(list[list.partition_point(|entry| *entry < start)..].iter()),
+            Sorted::Many(tree) => Entries::Many(tree.range(start..)),
+        }
+    }
+}
+
+/// The entries of a sorted set.
+#[derive(Clone, Debug)]
+pub(crate) enum Entries<'a, T> {
+    Few(slice::Iter<'a, T>),
+    Many(btree_set::Range<'a, T>),
+}
+
+impl<'a, T> Iterator for Entries<'a, T> {
+    type Item = &'a T;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a T> {
+        match self {
+            Entries::Few(list) => list.next(),
+            Entries::Many(tree) => tree.next(),
+        }
+    }
+}
+
+impl<T> DoubleEndedIterator for Entries<'_, T> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        match self {
+            Entries::Few(list) => list.next_back(),
+            Entries::Many(tree) => tree.next_back(),
+        }
+    }
+}
+
+impl<'a, T: Ord + Copy> IntoIterator for &'a Sorted<T> {
+    type Item = &'a T;
+    type IntoIter = Entries<'a, T>;
+
+    fn into_iter(self) -> Entries<'a, T> {
+        self.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn it_behaves_like_a_tree_at_every_length() {
+        let mut rng = Rng::new(5);
+        let (mut sorted, mut tree) = (Sorted::default(), BTreeSet::new());
+        let (mut was_many, mut was_few_again) = (false, false);
+        for round in 0..40 {
+            for _ in 0..200 {
+                let entry = rng.below(100) as u32;
+                if rng.below(10) < if round % 2 == 0 { 7 } else { 2 } {
+                    assert_eq!(sorted.insert(entry), tree.insert(entry));
+                } else if rng.below(3) == 0 {
+                    assert_eq!(sorted.pop_first(), tree.pop_first());
+                } else {
+                    assert_eq!(sorted.remove(&entry), tree.remove(&entry));
+                }
+                was_many |= matches!(sorted, Sorted::Many(_));
+                was_few_again |= was_many && matches!(sorted, Sorted::Few(_));
+                assert_eq!((sorted.len(), sorted.is_empty()), (tree.len(), tree.is_empty()));
+                assert_eq!(sorted.first(), tree.first());
+                assert_eq!(sorted.contains(&entry), tree.contains(&entry));
+                assert!(sorted.from(entry).eq(tree.range(entry..)));
+                assert!(sorted.iter().rev().eq(tree.iter().rev()));
+            }
+        }
+        assert!(was_many && was_few_again);
+    }
+}
