@@ -211,7 +211,7 @@ impl Scheduler {
         let wanted = up && (push || (worker.credit > 0 && worker.has_free_slot()));
         ensure!(worker.listed == wanted, "{id} is listed: {}, should be: {wanted}", worker.listed);
         for (at, directory) in self.directories.iter().enumerate() {
-            if worker.listed {
+            if worker.listed && directory.covers(slot) {
                 let key = self.directory_key(slot, self.orders[at]);
                 ensure!(worker.keys[at] == key, "{id} is listed under {} instead of {key}", worker.keys[at]);
                 ensure!(directory.contains(worker.class, key, slot), "{id} is not in the directory");
@@ -267,8 +267,9 @@ impl Scheduler {
         let depths = self.workers.iter().map(|(_, worker)| worker.queue.len() as u64);
         let (sum, squares) = depths.fold((0, 0), |(sum, squares), depth| (sum + depth, squares + depth * depth));
         ensure!(self.counters.depths() == (sum, squares), "queue lengths are counted wrong");
-        let listed = self.workers.iter().filter(|(_, worker)| worker.listed).count();
         for directory in &self.directories {
+            let here = |entry: &(u32, &super::scheduler::Worker)| entry.1.listed && directory.covers(entry.0);
+            let listed = self.workers.iter().filter(here).count();
             ensure!(directory.len() == listed, "{} in a directory, {listed} listed", directory.len());
         }
         let unused = self.workers.iter().filter(|(_, worker)| worker.used_slots() == 0).count() as u64;

@@ -149,6 +149,9 @@ const LOOKS: usize = 8;
 /// Queued tasks looked at in one victim's queue before the search gives up.
 pub const QUEUE_LOOKS: usize = 64;
 
+/// Tasks of one busy worker looked at in one rebalancing cycle, each time anew for every idle worker that might get it.
+pub const CYCLE_LOOKS: usize = 256;
+
 /// What must be known of a queued task to decide whether it may be taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Loot {

@@ -16,6 +16,9 @@ use crate::worker::WorkerState;
 /// Idle workers looked at for one busy one, and busy ones in one cycle.
 const LOOKS: usize = 64;
 
+/// How many tasks of each busy worker a cycle has looked at already.
+type Looks = SmallVec<[(u32, usize); 8]>;
+
 /// The workers with something queued, as a thief sees them.
 struct Loaded<'a> {
     workers: &'a Slab<Worker>,
@@ -85,7 +88,7 @@ impl Scheduler {
             let stealing = &self.config.stealing;
             let source = &self.workers[victim.worker.slot];
             let haul = steal::haul(stealing.take, victim.depth, source.queued_work, stealing.min_local_queue);
-            let taken = self.pick_loot(victim.worker.slot, thief, haul);
+            let taken = self.pick_loot(victim.worker.slot, thief, haul, &mut { steal::QUEUE_LOOKS });
             let outcome = if taken.is_empty() { StealOutcome::Rejection } else { StealOutcome::Success };
             self.count_steal(thief, Some(victim.worker), outcome, taken.len() as u32, actions);
             if !taken.is_empty() {
@@ -114,17 +117,21 @@ impl Scheduler {
         actions.push(Action::Stole { thief: self.worker_id(thief), victim, outcome, tasks });
     }
 
-    /// The tasks of a victim's queue that a thief may take, newest or oldest first.
-    fn pick_loot(&self, victim: u32, thief: u32, haul: Haul) -> Vec<u32> {
+    /// The tasks of a victim's queue that a thief may take, newest or oldest first; `looks` falls by those looked at.
+    fn pick_loot(&self, victim: u32, thief: u32, haul: Haul, looks: &mut usize) -> Vec<u32> {
         let source = &self.workers[victim];
         let backlog = source.backlog();
-        let check = |slot: u32| self.guard.check(&self.loot(slot, thief), backlog);
         let queue = source.queue.iter().map(|key| (key.2, self.tasks.at(key.2).planned));
+        let most = *looks;
+        let check = |slot: u32| {
+            *looks -= 1;
+            self.guard.check(&self.loot(slot, thief), backlog)
+        };
         let mut taken = Vec::new();
         if self.config.load_balancing.work_stealing.prefer_recent_tasks {
-            steal::pick(queue.rev(), haul, check, &mut taken);
+            steal::pick(queue.rev().take(most), haul, check, &mut taken);
         } else {
-            steal::pick(queue, haul, check, &mut taken);
+            steal::pick(queue.take(most), haul, check, &mut taken);
         }
         taken
     }
@@ -165,8 +172,9 @@ impl Scheduler {
         self.counters.rebalance_cycles += 1;
         let limit = self.config.load_balancing.work_stealing.max_steal_per_cycle;
         let mut targets: SmallVec<[u32; 8]> = SmallVec::new();
+        let mut looks = Looks::new();
         for _ in 0..limit {
-            let Some(target) = self.rebalance_one(actions) else { break };
+            let Some(target) = self.rebalance_one(&mut looks, actions) else { break };
             if !targets.contains(&target) {
                 targets.push(target);
             }
@@ -193,8 +201,9 @@ impl Scheduler {
         }
     }
 
-    /// Moves one task from a busy worker to an idle one that can run it. To whom.
-    fn rebalance_one(&mut self, actions: &mut Vec<Action>) -> Option<u32> {
+    /// Moves one task from a busy worker to an idle one that can run it. To whom. In one cycle no more than
+    /// [`steal::CYCLE_LOOKS`] tasks of a busy worker are looked at, whoever they are looked at for.
+    fn rebalance_one(&mut self, looks: &mut Looks, actions: &mut Vec<Action>) -> Option<u32> {
         let thresholds = &self.config.load_balancing.thresholds;
         let busy = self.by_depth.iter().rev().take_while(|entry| entry.0 > thresholds.busy_threshold);
         let busy: SmallVec<[u32; 8]> = busy.take(LOOKS).map(|entry| entry.1).collect();
@@ -203,16 +212,27 @@ impl Scheduler {
         let by_backlog = thresholds.rebalance_by == RebalanceBy::Backlog;
         let one = steal::haul(Take::One, u32::MAX, Span::MAX, 0);
         for &from in &busy {
+            let noted = looks.iter().position(|entry| entry.0 == from).unwrap_or_else(|| {
+                looks.push((from, steal::CYCLE_LOOKS));
+                looks.len() - 1
+            });
+            let left = &mut looks[noted].1;
             for &to in &idle {
+                if *left == 0 {
+                    break;
+                }
                 if by_backlog && self.workers[to].backlog() >= self.workers[from].backlog() {
                     continue;
                 }
-                if let Some(&slot) = self.pick_loot(from, to, one).first() {
+                let before = *left;
+                let found = self.pick_loot(from, to, one, left).first().copied();
+                self.looked_at += (before - *left) as u64;
+                if let Some(slot) = found {
                     self.move_queued(slot, to, actions);
                     return Some(to);
                 }
                 if self.config.load_balancing.work_stealing.allow_task_migration
-                    && let Some(slot) = self.pick_running(from, to)
+                    && let Some(slot) = self.pick_running(from, to, left)
                 {
                     self.abandon(slot, Cause::Moved, actions);
                     self.counters.queued += 1;
@@ -226,15 +246,17 @@ impl Scheduler {
     }
 
     /// A running task that may be stopped and started again on a worker with a free slot.
-    fn pick_running(&self, from: u32, to: u32) -> Option<u32> {
+    fn pick_running(&self, from: u32, to: u32, looks: &mut usize) -> Option<u32> {
         if !self.workers[to].has_free_slot() || !self.workers[to].queue.is_empty() {
             return None;
         }
         let backlog = self.workers[from].backlog();
+        let most = *looks;
         let may_move = |slot: &u32| {
+            *looks -= 1;
             let idempotent = self.tasks.at(*slot).flags.has(Flags::IDEMPOTENT);
             idempotent && self.guard.check(&self.loot(*slot, to), backlog).is_ok()
         };
-        self.workers[from].running.iter().copied().find(may_move)
+        self.workers[from].running.iter().copied().take(most).find(may_move)
     }
 }

@@ -1,8 +1,12 @@
 //! The directory of workers: by class, each class in a task-independent order, classes by their best worker.
 //!
 //! It answers "the k best of each eligible class" without looking at anybody else. Never scores and never filters.
+//!
+//! A directory that somebody wants anew fills up slot by slot, one that nobody wants any more empties the same way, both
+//! over as many steps as it takes. Whoever is listed and has a slot below `covered` stands in it.
 
 use super::sorted::Sorted;
+use crate::ids::NONE;
 
 /// A worker's place in its class: its key, then its slot.
 type Entry = (u64, u32);
@@ -13,9 +17,29 @@ pub(crate) struct Directory {
     classes: Vec<Sorted<Entry>>,
     /// The best worker of each class that has any, and the class.
     best: Sorted<(Entry, u32)>,
+    /// Listed workers in slots below this one stand here; `NONE` if all do.
+    pub(crate) covered: u32,
+    /// Placements that use it or wait for it.
+    pub(crate) users: u32,
 }
 
 impl Directory {
+    /// Whether a listed worker in that slot stands here.
+    #[inline]
+    pub(crate) fn covers(&self, slot: u32) -> bool {
+        slot < self.covered
+    }
+
+    /// Whether everybody who should stand here does.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.covered == NONE
+    }
+
+    /// Whether it stays as it is: whole if it is wanted, empty if not.
+    pub(crate) fn is_settled(&self) -> bool {
+        if self.users > 0 { self.is_whole() } else { self.covered == 0 }
+    }
+
     pub(crate) fn insert(&mut self, class: u32, key: u64, worker: u32) {
         if class as usize >= self.classes.len() {
             self.classes.resize_with(class as usize + 1, Sorted::default);

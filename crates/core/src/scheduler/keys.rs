@@ -3,6 +3,9 @@
 //! The waiting tasks of a key stand in order; the first of them, as many as there are free tokens, are *offered*: they
 //! queue like any other task. The rest wait here. A token is taken when a task is handed to a slot. Never queues or
 //! starts anything itself.
+//!
+//! Where very many tasks would have to be let in or out at once, the limit in force stops where they have got to, and
+//! follows the limit that was set over the next steps. So it holds at every moment, and no event is long.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +14,10 @@ use crate::map::Map;
 
 #[derive(Debug)]
 struct Key {
+    /// The limit in force.
     limit: u32,
+    /// What the limit becomes as soon as the tasks of the key have followed.
+    goal: u32,
     held: u32,
     offered: BTreeSet<QueueKey>,
     waiting: BTreeSet<QueueKey>,
@@ -39,17 +45,20 @@ pub(crate) enum Arrival {
 pub(crate) struct Keys {
     default_limit: u32,
     keys: Map<u32, Key>,
+    /// Keys whose limit in force is not yet what it shall be.
+    moving: BTreeSet<u32>,
 }
 
 impl Keys {
     pub(crate) fn new(default_limit: u32) -> Keys {
-        Keys { default_limit, keys: Map::default() }
+        Keys { default_limit, keys: Map::default(), moving: BTreeSet::new() }
     }
 
     fn key(&mut self, key: u32) -> &mut Key {
         let limit = self.default_limit;
         self.keys.entry(key).or_insert_with(|| Key {
             limit,
+            goal: limit,
             held: 0,
             offered: BTreeSet::new(),
             waiting: BTreeSet::new(),
@@ -62,7 +71,9 @@ impl Keys {
             && entry.offered.is_empty()
             && entry.waiting.is_empty()
             && entry.limit == self.default_limit
+            && entry.goal == self.default_limit
         {
+            self.moving.remove(&key);
             self.keys.remove(&key);
         }
     }
@@ -135,8 +146,46 @@ impl Keys {
         }
     }
 
+    /// Sets what the limit shall be. Tasks follow by `retract` and `offer_next`, then `settle_limit`.
     pub(crate) fn set_limit(&mut self, key: u32, limit: u32) {
-        self.key(key).limit = limit;
+        self.key(key).goal = limit;
+        self.moving.insert(key);
+    }
+
+    /// A key whose limit in force is not yet what it shall be.
+    pub(crate) fn first_moving(&self) -> Option<u32> {
+        self.moving.first().copied()
+    }
+
+    /// Puts the limit that was set in force, for `retract` and `offer_next` to say what follows from it.
+    pub(crate) fn apply_limit(&mut self, key: u32) {
+        let entry = self.key(key);
+        entry.limit = entry.goal;
+    }
+
+    /// As many tasks have followed as may in one step: if that was not enough, the limit in force stops where they are.
+    /// Whether something is left to do.
+    pub(crate) fn settle_limit(&mut self, key: u32) -> bool {
+        let entry = self.key(key);
+        let promised = entry.held.saturating_add(entry.offered.len() as u32);
+        let too_many = promised > entry.goal && !entry.offered.is_empty();
+        let too_few = promised < entry.goal && !entry.waiting.is_empty();
+        if too_many || too_few {
+            entry.limit = promised;
+            self.moving.insert(key);
+            return true;
+        }
+        entry.limit = entry.goal;
+        self.moving.remove(&key);
+        self.tidy(key);
+        false
+    }
+
+    /// An offered task left, and for now nobody is offered its place. Whether somebody waits for it.
+    pub(crate) fn leave_and_hold(&mut self, key: u32, place: QueueKey) -> bool {
+        let left = self.key(key).offered.remove(&place);
+        debug_assert!(left, "only an offered task has a place to leave");
+        self.settle_limit(key)
     }
 
     /// A task that was offered a token there is no longer: the last of them waits again.

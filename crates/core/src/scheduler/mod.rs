@@ -5,6 +5,9 @@
 //! events with the same seed give the same actions, byte for byte.
 
 mod balance;
+#[cfg(test)]
+mod bounds;
+mod chores;
 mod devices;
 mod directory;
 mod keys;
@@ -58,10 +61,13 @@ pub(crate) const COMMON_JOB: u32 = 0;
 /// Weight of the newest observation in the moving averages, unless `adaptive` says otherwise.
 const EWMA_ALPHA: f64 = 0.1;
 
-/// A policy in use and the directory whose order it wants.
+/// A policy in use.
 struct Placement {
     policy: Box<dyn Policy>,
+    /// The directory it chooses candidates from.
     directory: usize,
+    /// The one whose order it wants; another one as long as that is not whole.
+    wanted: usize,
 }
 
 /// Oldest and newest task of a level, by the time they came to it.
@@ -112,7 +118,17 @@ pub struct Scheduler {
     pub(crate) aging: [AgeList; LEVELS],
     aging_at: Option<Time>,
     /// Workers that last ran something with an affinity key, newest first.
-    warm: Map<u32, SmallVec<[WorkerId; 4]>>,
+    warm: BTreeMap<u32, SmallVec<[WorkerId; 4]>>,
+    /// Where the search for gone workers among them goes on.
+    warm_from: Option<u32>,
+    /// Somebody else has gone since it began.
+    warm_again: bool,
+    /// Something is left for the next step.
+    unfinished: bool,
+    /// Tasks of a key that one step lets in or out.
+    portion: usize,
+    /// Entries that bounded searches and unfinished business have looked at, for tests of the bounds.
+    pub(crate) looked_at: u64,
     /// Attempts that no longer count but may still occupy a worker, and whom.
     pub(crate) ghosts: Map<(TaskId, u32), u32>,
     /// Where the search for tasks without any possible worker goes on.
@@ -198,7 +214,12 @@ impl Scheduler {
             guard: Guard::new(config),
             aging: [AgeList { oldest: NONE, newest: NONE }; LEVELS],
             aging_at: None,
-            warm: Map::default(),
+            warm: BTreeMap::new(),
+            warm_from: None,
+            warm_again: false,
+            unfinished: false,
+            portion: chores::PORTION,
+            looked_at: 0,
             ghosts: Map::default(),
             orphans_from: None,
             hungry: Vec::new(),
@@ -218,7 +239,7 @@ impl Scheduler {
             config: config.clone(),
         };
         let default = policy::create(&config.scheduling.policy, config)?;
-        scheduler.add_placement(default);
+        scheduler.set_placement(None, default);
         scheduler.arm_upkeep();
         Ok(scheduler)
     }
@@ -227,6 +248,14 @@ impl Scheduler {
     #[must_use]
     pub fn with_estimator(mut self, estimator: Box<dyn Estimator>) -> Scheduler {
         self.estimator = estimator;
+        self
+    }
+
+    /// Sets how many tasks of one concurrency key a single step lets in or out, where a change concerns many of them;
+    /// the following steps go on. For tests: whatever it is, the same happens in the end.
+    #[must_use]
+    pub fn with_portion(mut self, portion: usize) -> Scheduler {
+        self.portion = portion.max(1);
         self
     }
 
@@ -249,45 +278,14 @@ impl Scheduler {
 
     /// Uses a policy of the caller's own, for one type of task or, with `None`, as the default.
     pub fn use_policy(&mut self, task_type: Option<crate::ids::TypeId>, policy: Box<dyn Policy>) {
-        match task_type {
-            None => {
-                let directory = self.directory_for(policy.order());
-                self.placements[0] = Placement { policy, directory };
-            }
-            Some(task_type) => match self.placement_by_type.get(&task_type.0).copied() {
-                Some(at) => {
-                    let directory = self.directory_for(policy.order());
-                    self.placements[at] = Placement { policy, directory };
-                }
-                None => {
-                    let at = self.add_placement(policy);
-                    self.placement_by_type.insert(task_type.0, at);
-                }
-            },
+        let at = match task_type {
+            None => Some(0),
+            Some(task_type) => self.placement_by_type.get(&task_type.0).copied(),
+        };
+        let at = self.set_placement(at, policy);
+        if let Some(task_type) = task_type {
+            self.placement_by_type.insert(task_type.0, at);
         }
-    }
-
-    fn add_placement(&mut self, policy: Box<dyn Policy>) -> usize {
-        let directory = self.directory_for(policy.order());
-        self.placements.push(Placement { policy, directory });
-        self.placements.len() - 1
-    }
-
-    /// The directory in that order; a new one lists everybody who should be listed.
-    fn directory_for(&mut self, order: Order) -> usize {
-        if let Some(at) = self.orders.iter().position(|known| *known == order) {
-            return at;
-        }
-        let slots: Vec<u32> = self.workers.iter().map(|(slot, _)| slot).collect();
-        for &slot in &slots {
-            self.unlist(slot);
-        }
-        self.orders.push(order);
-        self.directories.push(Directory::default());
-        for slot in slots {
-            self.relist(slot);
-        }
-        self.orders.len() - 1
     }
 
     /// Handles one event at the moment `now`; what is to be done is appended to `actions`. Timers due by then fire
@@ -296,6 +294,9 @@ impl Scheduler {
         self.now = self.now.max(now);
         self.refusal = None;
         self.fire_timers(actions);
+        if self.unfinished {
+            self.go_on(actions);
+        }
         self.counters.events += 1;
         let result = match event {
             Event::Tick => Ok(()),
@@ -335,7 +336,7 @@ impl Scheduler {
             self.refusal = Some(refusal);
             actions.push(Action::Refused);
         }
-        let next = self.timers.next();
+        let next = self.next_timer();
         if next != self.announced {
             self.announced = next;
             if let Some(at) = next {
@@ -347,7 +348,8 @@ impl Scheduler {
     /// When `step` must be called again at the latest, if nothing else happens.
     #[must_use]
     pub fn next_timer(&self) -> Option<Time> {
-        self.timers.next()
+        let next = self.timers.next();
+        if self.unfinished { Some(next.map_or(self.now, |at| at.min(self.now))) } else { next }
     }
 
     /// Why the last event was refused.

@@ -83,26 +83,64 @@ impl Scheduler {
         self.tasks.at_mut(slot).state = State::KeyWaiting;
     }
 
-    /// A task that waited for a token of its key may queue now. If nobody can run it any more it is set aside instead,
-    /// and the next one has its chance.
-    pub(super) fn offer_from_key(&mut self, mut slot: u32, actions: &mut Vec<Action>) {
+    /// A task that waited for a token of its key may queue now.
+    pub(super) fn offer_from_key(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        self.offer_first(slot, self.portion, Vec::new(), actions);
+    }
+
+    /// Lets the first task of a key queue, from `slot` on, that somebody can run. Those nobody can run any more are set
+    /// aside on the way; those pinned to a worker that has gone fail, and with them the `homeless`. How many tasks that
+    /// were, at most `most`; the key keeps to what it has offered then, until the next step goes on.
+    pub(super) fn offer_first(
+        &mut self,
+        mut slot: u32,
+        most: usize,
+        mut homeless: Vec<u32>,
+        actions: &mut Vec<Action>,
+    ) -> usize {
+        let mut handled = 0;
         loop {
+            handled += 1;
             self.age_leave(slot);
             let task = self.tasks.at_mut(slot);
             task.state = State::Blocked;
             let (signature, key) = (task.signature, task.key);
             let place = queue_key(task.level, task.order(), slot);
             let pinned = task.flags.has(Flags::PINNED);
-            if pinned || self.workers.len() == 0 || self.has_host(signature) {
+            let stays =
+                if pinned { self.home_of(slot).is_some() } else { self.workers.len() == 0 || self.has_host(signature) };
+            if stays {
                 self.offer(slot, actions);
-                return;
+                break;
             }
             self.counters.queued -= 1;
-            let next = self.keys.leave(key, place);
-            self.park(slot, actions);
-            let Some(next) = next else { return };
-            slot = next;
+            let next = if handled < most { self.keys.leave(key, place) } else { self.hold_key(key, place) };
+            if pinned {
+                homeless.push(slot);
+            } else {
+                self.park(slot, actions);
+            }
+            match next {
+                Some(next) => slot = next,
+                None => break,
+            }
         }
+        self.looked_at += handled as u64;
+        for slot in homeless {
+            self.settle(slot, Status::Failed, Cause::NoWorker, actions);
+        }
+        handled
+    }
+
+    fn hold_key(&mut self, key: u32, place: super::QueueKey) -> Option<u32> {
+        self.unfinished |= self.keys.leave_and_hold(key, place);
+        None
+    }
+
+    /// The worker a task is pinned to, while it is registered.
+    fn home_of(&self, slot: u32) -> Option<u32> {
+        let home = self.tasks.extra(slot).and_then(|extra| extra.pin)?;
+        self.worker_slot(home).ok()
     }
 
     /// Finds a worker for a task that may queue, or a place in a queue.
@@ -132,37 +170,23 @@ impl Scheduler {
         self.put_in_lane(slot);
     }
 
-    /// A pinned task goes to its worker's queue, or fails if that worker has gone. Then the next task of its key gets
-    /// its chance, which may be pinned to the same worker; hence a loop.
-    fn offer_to_pinned(&mut self, mut slot: u32, actions: &mut Vec<Action>) {
-        let mut homeless = Vec::new();
-        loop {
-            let home = self.tasks.extra(slot).and_then(|extra| extra.pin);
-            if let Some(worker) = home.and_then(|id| self.worker_slot(id).ok()) {
-                self.put_at_worker(slot, worker);
-                self.serve(worker, actions);
-                break;
-            }
-            let task = self.tasks.at(slot);
-            let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
-            self.counters.queued -= 1;
-            homeless.push(slot);
-            let next = if key == NONE { None } else { self.keys.leave(key, place) };
-            match next {
-                Some(next) if self.tasks.at(next).flags.has(Flags::PINNED) => {
-                    self.age_leave(next);
-                    self.tasks.at_mut(next).state = State::Blocked;
-                    slot = next;
-                }
-                Some(next) => {
-                    self.offer_from_key(next, actions);
-                    break;
-                }
-                None => break,
-            }
+    /// A pinned task goes to its worker's queue, or fails if that worker has gone; then the next task of its key gets its
+    /// chance.
+    fn offer_to_pinned(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        if let Some(worker) = self.home_of(slot) {
+            self.put_at_worker(slot, worker);
+            self.serve(worker, actions);
+            return;
         }
-        for slot in homeless {
-            self.settle(slot, Status::Failed, Cause::NoWorker, actions);
+        let task = self.tasks.at(slot);
+        let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
+        self.counters.queued -= 1;
+        let next = if key == NONE { None } else { self.keys.leave(key, place) };
+        match next {
+            Some(next) => {
+                self.offer_first(next, self.portion, vec![slot], actions);
+            }
+            None => self.settle(slot, Status::Failed, Cause::NoWorker, actions),
         }
     }
 
@@ -488,7 +512,10 @@ impl Scheduler {
             self.tasks.extra(slot).iter().flat_map(|extra| &extra.affinity).map(|(key, _)| key.0).collect();
         for key in keys {
             let workers = self.warm.entry(key).or_default();
-            workers.retain(|known| *known != id);
+            // Who has gone keeps nobody's place.
+            let there =
+                |known: &WorkerId| self.workers.get(known.slot).is_some_and(|w| w.generation == known.generation);
+            workers.retain(|known| *known != id && there(known));
             workers.insert(0, id);
             workers.truncate(WARM_KEPT);
         }
@@ -507,6 +534,9 @@ impl Scheduler {
         }
         let class = worker.class;
         for at in 0..self.orders.len() {
+            if !self.directories[at].covers(slot) {
+                continue;
+            }
             let key = self.directory_key(slot, self.orders[at]);
             let worker = &mut self.workers[slot];
             if worker.listed {
@@ -516,12 +546,7 @@ impl Scheduler {
                 }
                 self.directories[at].remove(class, before, slot);
             }
-            if at < self.workers[slot].keys.len() {
-                self.workers[slot].keys[at] = key;
-            } else {
-                self.workers[slot].keys.push(key);
-            }
-            self.directories[at].insert(class, key, slot);
+            self.enter_directory(at, class, key, slot);
         }
         self.workers[slot].listed = true;
     }
@@ -533,8 +558,19 @@ impl Scheduler {
         }
         worker.listed = false;
         for (directory, &key) in self.directories.iter_mut().zip(&worker.keys) {
-            directory.remove(worker.class, key, slot);
+            if directory.covers(slot) {
+                directory.remove(worker.class, key, slot);
+            }
         }
+    }
+
+    pub(super) fn enter_directory(&mut self, at: usize, class: u32, key: u64, slot: u32) {
+        let keys = &mut self.workers[slot].keys;
+        if at >= keys.len() {
+            keys.resize(at + 1, 0);
+        }
+        keys[at] = key;
+        self.directories[at].insert(class, key, slot);
     }
 
     pub(crate) fn directory_key(&self, slot: u32, order: policy::Order) -> u64 {

@@ -207,12 +207,7 @@ impl Scheduler {
             return Err(Refusal::Invalid("the limit of a concurrency key must be at least 1".to_owned()));
         }
         self.keys.set_limit(key.0, limit);
-        while let Some(last) = self.keys.retract(key.0) {
-            self.step_back(last);
-        }
-        while let Some(next) = self.keys.offer_next(key.0) {
-            self.offer_from_key(next, actions);
-        }
+        self.follow_limit(key.0, actions);
         Ok(())
     }
 }

@@ -368,12 +368,14 @@ impl Scheduler {
         }
     }
 
-    /// Keeps as many elements of a keyed array waiting for its key as may run at once. If nobody can run them any more
-    /// the rest is set aside as a whole.
+    /// Keeps as many elements of a keyed array waiting for its key as may run at once, but no more than one portion: they
+    /// are all alike, so more of them would not find a worker either. If nobody can run them any more the rest is set
+    /// aside as a whole.
     fn feed(&mut self, job: u32, actions: &mut Vec<Action>) {
         loop {
             let Some(array) = self.jobs.get(job).and_then(|job| job.array.as_ref()) else { return };
-            let (signature, limit) = (array.template.signature, self.keys.figures(array.template.key).0);
+            let (signature, limit) =
+                (array.template.signature, self.keys.figures(array.template.key).0.min(self.portion as u32));
             if array.place != ArrayPlace::Fed || array.fed >= limit || array.pending() == 0 {
                 return;
             }

@@ -416,6 +416,7 @@ impl Scheduler {
         let (class, class_at) = (self.workers[at].class, self.workers[at].class_at);
         self.workers.remove(at);
         self.estimator.forget(at as usize);
+        self.forget_warmth();
         self.leave_class(class, class_at, actions);
         for id in left {
             let Some(slot) = self.tasks.find(id) else { continue };

@@ -21,6 +21,9 @@ impl Model {
         self.hints = core.iter().copied().collect();
         self.out.clear();
         self.fire();
+        if let Some(&(key, _)) = self.in_force.iter().min() {
+            self.follow_limit(key);
+        }
         let result = match event.clone() {
             Event::Tick => Ok(()),
             Event::Join(spec) => self.join(spec),
@@ -54,11 +57,7 @@ impl Model {
             }
             Event::SetKeyLimit { key, limit } => {
                 self.limits.push((key, limit));
-                while self.tokens_held(key) as usize + self.offered(key).len() > limit as usize {
-                    let Some(last) = self.offered(key).last().copied() else { break };
-                    self.step_back(last);
-                }
-                while self.offer_next(key) {}
+                self.follow_limit(key);
                 Ok(())
             }
             Event::SetPolicy { policy, .. } => {
@@ -299,37 +298,93 @@ impl Model {
     }
 
     /// The first task that waits for a key may queue, if there is a token.
-    pub(crate) fn offer_next(&mut self, key: KeyId) -> bool {
-        let next = self.let_next_in(key);
-        if let Some(next) = next {
-            self.offer(next);
+    pub(crate) fn offer_next(&mut self, key: KeyId) {
+        if let Some(next) = self.let_next_in(key) {
+            self.offer_first(next, self.portion, Vec::new());
         }
-        next.is_some()
     }
 
     fn let_next_in(&mut self, key: KeyId) -> Option<TaskId> {
-        while self.tokens_free(key) > 0 {
-            let waiting = self.tasks.iter().filter(|task| task.state == Where::ForKey && task.spec.key == Some(key));
-            let next = waiting.min_by_key(|task| task.place()).map(|task| task.id)?;
-            let spec = self.task(next).spec.clone();
-            if spec.pin.is_some() || self.workers.is_empty() || self.has_host(&spec) {
-                self.task_mut(next).offered = true;
-                self.task_mut(next).state = Where::Nowhere;
-                return Some(next);
-            }
-            self.park(next);
+        if self.tokens_free(key) == 0 {
+            return None;
         }
-        None
+        let waiting = self.tasks.iter().filter(|task| task.state == Where::ForKey && task.spec.key == Some(key));
+        let next = waiting.min_by_key(|task| task.place()).map(|task| task.id)?;
+        let task = self.task_mut(next);
+        task.offered = true;
+        task.state = Where::Nowhere;
+        Some(next)
+    }
+
+    /// The first task of a key, from this one on, that somebody can run queues; nobody's are parked, those without their
+    /// home fail. At most so many of them, then the key keeps to what it has let in.
+    fn offer_first(&mut self, mut id: TaskId, most: usize, mut homeless: Vec<TaskId>) -> usize {
+        let mut handled = 0;
+        loop {
+            handled += 1;
+            let spec = self.task(id).spec.clone();
+            let stays = match spec.pin {
+                Some(pin) => self.knows(pin),
+                None => self.workers.is_empty() || self.has_host(&spec),
+            };
+            if stays {
+                self.offer(id);
+                break;
+            }
+            self.task_mut(id).offered = false;
+            let key = spec.key.expect("only tasks with a key are let in by it");
+            let next = if handled < most { self.let_next_in(key) } else { None };
+            if handled == most {
+                self.settle_limit(key);
+            }
+            if spec.pin.is_some() {
+                homeless.push(id);
+            } else {
+                self.park(id);
+            }
+            let Some(next) = next else { break };
+            id = next;
+        }
+        for id in homeless {
+            self.settle(id, None, Status::Failed, Cause::NoWorker);
+        }
+        handled
+    }
+
+    /// Tasks of a key are let in or out as its limit wants, a portion of them.
+    fn follow_limit(&mut self, key: KeyId) {
+        self.in_force.retain(|entry| entry.0 != key);
+        let mut left = self.portion;
+        while left > 0 && self.promised(key) > self.limit_set(key) {
+            let Some(last) = self.offered(key).last().copied() else { break };
+            self.step_back(last);
+            left -= 1;
+        }
+        while left > 0 {
+            let Some(next) = self.let_next_in(key) else { break };
+            left -= self.offer_first(next, left, Vec::new());
+        }
+        self.settle_limit(key);
+    }
+
+    fn promised(&self, key: KeyId) -> u32 {
+        self.tokens_held(key) + self.offered(key).len() as u32
+    }
+
+    /// If not all tasks have followed, the limit in force is where they are.
+    fn settle_limit(&mut self, key: KeyId) {
+        self.in_force.retain(|entry| entry.0 != key);
+        let (promised, limit) = (self.promised(key), self.limit_set(key));
+        let waits = self.tasks.iter().any(|task| task.state == Where::ForKey && task.spec.key == Some(key));
+        if (promised > limit && !self.offered(key).is_empty()) || (promised < limit && waits) {
+            self.in_force.push((key, promised));
+        }
     }
 
     fn offer(&mut self, id: TaskId) {
         let spec = self.task(id).spec.clone();
         if spec.pin.is_some() {
-            let mut homeless = Vec::new();
-            self.offer_to_pinned(id, &mut homeless);
-            for id in homeless {
-                self.settle(id, None, Status::Failed, Cause::NoWorker);
-            }
+            self.offer_to_pinned(id);
             return;
         }
         if self.push() && spec.key.is_none() && !spec.exclusive {
@@ -346,7 +401,7 @@ impl Model {
     }
 
     /// A pinned task goes to its worker or has no home; then the next of its key has its chance.
-    fn offer_to_pinned(&mut self, id: TaskId, homeless: &mut Vec<TaskId>) {
+    fn offer_to_pinned(&mut self, id: TaskId) {
         let spec = self.task(id).spec.clone();
         if let Some(pin) = spec.pin.filter(|pin| self.knows(*pin)) {
             self.put_at_worker(id, pin);
@@ -354,12 +409,11 @@ impl Model {
             return;
         }
         self.task_mut(id).offered = false;
-        homeless.push(id);
-        let next = spec.key.and_then(|key| self.let_next_in(key));
-        match next {
-            Some(next) if self.task(next).spec.pin.is_some() => self.offer_to_pinned(next, homeless),
-            Some(next) => self.offer(next),
-            None => {}
+        match spec.key.and_then(|key| self.let_next_in(key)) {
+            Some(next) => {
+                self.offer_first(next, self.portion, vec![id]);
+            }
+            None => self.settle(id, None, Status::Failed, Cause::NoWorker),
         }
     }
 
@@ -502,7 +556,7 @@ impl Model {
         }
         for (key, _) in &spec.affinity {
             let mut workers = self.warm_workers(*key);
-            workers.retain(|known| *known != at);
+            workers.retain(|known| *known != at && self.knows(*known));
             workers.insert(0, at);
             workers.truncate(4);
             self.warm.retain(|entry| entry.0 != *key);

@@ -52,8 +52,8 @@ impl Pair {
     fn new(setup: &Setup) -> Pair {
         let config = setup.config();
         Pair {
-            core: Scheduler::new(&config).expect("the policies exist"),
-            model: Model::new(&config),
+            core: Scheduler::new(&config).expect("the policies exist").with_portion(setup.portion),
+            model: Model::new(&config, setup.portion),
             now: Time::ZERO,
             payload: 0,
             actions: Vec::new(),

@@ -248,6 +248,10 @@ pub(crate) struct Model {
     pub(crate) jobs: Vec<Job>,
     pub(crate) settled: Vec<(TaskId, Status)>,
     pub(crate) limits: Vec<(KeyId, u32)>,
+    /// Keys whose tasks have not all followed the limit that was set, and the limit they keep to meanwhile.
+    pub(crate) in_force: Vec<(KeyId, u32)>,
+    /// How many tasks of a key one step lets in or out.
+    pub(crate) portion: usize,
     pub(crate) warm: Vec<(filch_core::AffinityId, Vec<WorkerId>)>,
     pub(crate) timers: Vec<(Time, Timer)>,
     pub(crate) aging_at: Option<Time>,
@@ -267,7 +271,7 @@ pub(crate) struct Model {
 pub(crate) const COMMON: JobId = JobId::from_bits(0);
 
 impl Model {
-    pub(crate) fn new(config: &Config) -> Model {
+    pub(crate) fn new(config: &Config, portion: usize) -> Model {
         let (name, options) = config.scheduling.policy.parts();
         let mut stealing = config.stealing.clone();
         let mut busy = config.load_balancing.thresholds.busy_threshold;
@@ -287,6 +291,8 @@ impl Model {
             jobs: vec![Job { id: COMMON, weight: 1.0, received: 0, closed: false }],
             settled: Vec::new(),
             limits: Vec::new(),
+            in_force: Vec::new(),
+            portion,
             warm: Vec::new(),
             timers: Vec::new(),
             aging_at: None,
@@ -676,7 +682,13 @@ impl Model {
 
     // ---- keys ----
 
-    pub(crate) fn limit(&self, key: KeyId) -> u32 {
+    /// The limit in force.
+    fn limit(&self, key: KeyId) -> u32 {
+        self.in_force.iter().find(|entry| entry.0 == key).map_or_else(|| self.limit_set(key), |entry| entry.1)
+    }
+
+    /// The limit that was set.
+    pub(crate) fn limit_set(&self, key: KeyId) -> u32 {
         let set = self.limits.iter().rev().find(|entry| entry.0 == key).map(|entry| entry.1);
         set.unwrap_or(self.config.limits.key_limit)
     }

@@ -176,7 +176,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => at().prop_map(Op::Close),
         3 => at().prop_map(Op::Steal),
         2 => Just(Op::Rebalance),
-        1 => (0u8..2, 1u8..4).prop_map(|(key, limit)| Op::Limit { key, limit }),
+        2 => (0u8..2, 1u8..8).prop_map(|(key, limit)| Op::Limit { key, limit }),
         4 => worker().prop_map(Op::Join),
         2 => (at(), worker(), any::<u8>(), prop::option::of(any::<bool>()))
             .prop_map(|(worker, to, what, draining)| Op::Change { worker, to, what, draining }),
@@ -203,6 +203,8 @@ pub(crate) struct Setup {
     pub(crate) requeues: u32,
     pub(crate) quarantine_after: u32,
     pub(crate) max_queued: u64,
+    /// Tasks of a key that one step lets in or out.
+    pub(crate) portion: usize,
     /// Workers, each a class of its own, that are there from the start.
     pub(crate) crowd: u16,
 }
@@ -218,7 +220,12 @@ fn setup() -> impl Strategy<Value = Setup> {
         0u8..5,
         0u8..3,
         any::<u16>(),
-        (0u32..3, prop_oneof![Just(0u32), Just(2)], prop_oneof![Just(12u64), Just(100_000)]),
+        (
+            0u32..3,
+            prop_oneof![Just(0u32), Just(2)],
+            prop_oneof![Just(12u64), Just(100_000)],
+            prop_oneof![Just(1usize), Just(2), Just(256)],
+        ),
     )
         .prop_map(|(push, policy, fair, aging_ms, per_class, strategy, victims, matching, choices, limits)| {
             Setup {
@@ -234,6 +241,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 requeues: limits.0,
                 quarantine_after: limits.1,
                 max_queued: limits.2,
+                portion: limits.3,
                 crowd: 0,
             }
         })

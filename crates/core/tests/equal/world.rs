@@ -453,7 +453,7 @@ impl Model {
             let stealing = &self.config.stealing;
             let haul =
                 steal::haul(stealing.take, self.depth(victim), self.queued_work(victim), stealing.min_local_queue);
-            let taken = self.loot(victim, thief, haul);
+            let taken = self.loot(victim, thief, haul, &mut { steal::QUEUE_LOOKS });
             self.count_steal(thief, Some(victim), taken.len() as u32);
             if !taken.is_empty() {
                 for &id in &taken {
@@ -479,16 +479,17 @@ impl Model {
         self.guard.check(&loot, self.backlog(from)).is_ok()
     }
 
-    fn loot(&self, from: WorkerId, to: WorkerId, haul: Haul) -> Vec<TaskId> {
+    fn loot(&self, from: WorkerId, to: WorkerId, haul: Haul, looks: &mut usize) -> Vec<TaskId> {
         let mut queue = self.queue(from);
         if self.config.load_balancing.work_stealing.prefer_recent_tasks {
             queue.reverse();
         }
         let (mut taken, mut left) = (Vec::new(), haul.backlog);
         for id in queue.into_iter().take(steal::QUEUE_LOOKS) {
-            if taken.len() == haul.tasks as usize || left == Span::ZERO {
+            if taken.len() == haul.tasks as usize || left == Span::ZERO || *looks == 0 {
                 break;
             }
+            *looks -= 1;
             if self.may_take(id, from, to) {
                 left -= self.task(id).planned;
                 taken.push(id);
@@ -527,9 +528,9 @@ impl Model {
             return;
         }
         self.counts.cycles += 1;
-        let mut targets = Vec::new();
+        let (mut targets, mut looks) = (Vec::new(), Vec::new());
         for _ in 0..self.config.load_balancing.work_stealing.max_steal_per_cycle {
-            let Some(target) = self.rebalance_one() else { break };
+            let Some(target) = self.rebalance_one(&mut looks) else { break };
             if !targets.contains(&target) {
                 targets.push(target);
             }
@@ -539,18 +540,25 @@ impl Model {
         }
     }
 
-    fn rebalance_one(&mut self) -> Option<WorkerId> {
+    fn rebalance_one(&mut self, looks: &mut Vec<(WorkerId, usize)>) -> Option<WorkerId> {
         let thresholds = self.config.load_balancing.thresholds.clone();
         let by_depth = self.by_depth();
         let busy = by_depth.iter().rev().filter(|entry| entry.0 > thresholds.busy_threshold).take(64);
         let idle = by_depth.iter().filter(|entry| entry.0 < thresholds.idle_threshold).take(64);
         let one = Haul { tasks: 1, backlog: Span::MAX };
         for &(_, from) in busy {
+            if !looks.iter().any(|entry| entry.0 == from) {
+                looks.push((from, steal::CYCLE_LOOKS));
+            }
+            let left = looks.iter_mut().find(|entry| entry.0 == from).map(|entry| &mut entry.1).expect("it is noted");
             for &(_, to) in idle.clone() {
+                if *left == 0 {
+                    break;
+                }
                 if thresholds.rebalance_by == RebalanceBy::Backlog && self.backlog(to) >= self.backlog(from) {
                     continue;
                 }
-                if let Some(&id) = self.loot(from, to, one).first() {
+                if let Some(&id) = self.loot(from, to, one, left).first() {
                     self.put_at_worker(id, to);
                     self.count_move(id, from, to);
                     return Some(to);
@@ -562,8 +570,12 @@ impl Model {
                     continue;
                 }
                 let running = self.worker(from).running.clone();
-                let movable = |&id: &TaskId| self.task(id).spec.idempotent && self.may_take(id, from, to);
-                if let Some(id) = running.into_iter().find(movable) {
+                let most = *left;
+                let movable = |&id: &TaskId| {
+                    *left -= 1;
+                    self.task(id).spec.idempotent && self.may_take(id, from, to)
+                };
+                if let Some(id) = running.into_iter().take(most).find(movable) {
                     self.abandon(id, Cause::Moved);
                     self.put_at_worker(id, to);
                     self.count_move(id, from, to);
