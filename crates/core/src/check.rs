@@ -51,6 +51,7 @@ impl Scheduler {
         self.check_counts()?;
         self.check_aging()?;
         self.check_keys()?;
+        self.verify_hosts().map_err(Violation)?;
         self.check_work_conserved()
     }
 

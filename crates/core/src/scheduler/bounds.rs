@@ -4,9 +4,10 @@
 use super::Scheduler;
 use crate::action::Action;
 use crate::capabilities::CapabilitySet;
-use crate::config::{Bind, Config, PolicyOptions, PolicySpec};
+use crate::config::{Bind, Config, Matching, PolicyOptions, PolicySpec};
 use crate::event::{Event, Remaining};
-use crate::ids::{AffinityId, CapabilityId, KeyId, TypeId, WorkerId};
+use crate::ids::{AffinityId, CapabilityId, KeyId, ResourceId, TypeId, WorkerId};
+use crate::resources::{Amount, Demand};
 use crate::task::{Priority, TaskSpec};
 use crate::time::{Span, Time};
 use crate::worker::WorkerSpec;
@@ -245,4 +246,103 @@ fn what_was_warm_at_workers_that_have_gone_is_forgotten() {
     bench.finish();
     assert_eq!(bench.scheduler.warm.len(), 0);
     bench.wait(Span::from_secs(1));
+}
+
+fn fallback() -> Config {
+    let mut config = Config::default();
+    config.load_balancing.capabilities.matching_strategy = Matching::Fallback;
+    config
+}
+
+/// A worker like no other: it has a weight of its own.
+fn unlike(at: u32, capabilities: &[u32]) -> WorkerSpec {
+    WorkerSpec { capabilities: can(capabilities), weight: f64::from(at + 1), ..WorkerSpec::default() }
+}
+
+#[test]
+fn among_very_many_classes_the_best_match_is_found_step_by_step() {
+    let mut bench = Bench::new(&fallback());
+    let workers: Vec<WorkerId> = (0..5000).map(|at| bench.join(unlike(at, &[1]))).collect();
+    for &worker in &workers {
+        bench.step(Event::Pull { worker, wait: true });
+    }
+    let both = || TaskSpec { skills: can(&[1, 2]), ..TaskSpec::default() };
+    assert!(bench.submit(both()) <= 1024);
+    assert_eq!(bench.assigned().len(), 1, "what is known so far is good enough");
+    assert!(bench.finish() >= 2);
+    assert_eq!(bench.submit(both()), 0, "nobody is looked at twice");
+    // A better one comes, and is known at once; nobody looks at the others for that.
+    let better = bench.join(unlike(9999, &[1, 2]));
+    bench.step(Event::Pull { worker: better, wait: true });
+    assert_eq!(bench.submit(both()), 0);
+    assert_eq!(bench.assigned(), [better]);
+    bench.submit(both());
+    assert!(bench.assigned().is_empty(), "those that share fewer skills do not get it");
+    // It goes: whoever shares the most of what is left gets the task that waited, as soon as that is known.
+    bench.step(Event::Leave { worker: better, remaining: Remaining::Return });
+    let mut assigned = bench.assigned().len();
+    while bench.scheduler.next_timer().is_some_and(|at| at <= bench.scheduler.now) {
+        bench.step(Event::Tick);
+        assigned += bench.assigned().len();
+    }
+    assert_eq!(assigned, 1);
+    assert_eq!(bench.scheduler.queued(), 0);
+    bench.finish();
+    // Very few have it: only they are looked at.
+    let rare = bench.join(unlike(7777, &[3]));
+    bench.step(Event::Pull { worker: rare, wait: true });
+    assert_eq!(bench.submit(TaskSpec { skills: can(&[3, 4]), ..TaskSpec::default() }), 1);
+    assert_eq!(bench.assigned(), [rare]);
+    bench.finish();
+}
+
+#[test]
+fn that_nobody_can_run_a_task_is_found_out_step_by_step() {
+    let mut config = Config::default();
+    config.limits.requeue_interval = Span::from_millis(10);
+    config.limits.max_requeue_attempts = 2;
+    let mut bench = Bench::new(&config);
+    for at in 0..5000 {
+        bench.join(unlike(at, &[1]));
+    }
+    let wide = || {
+        let demand = Demand::new([(ResourceId::MEMORY, Amount::from_units(1))]);
+        TaskSpec { requires: can(&[1]), demand, ..TaskSpec::default() }
+    };
+    assert_eq!(bench.submit(wide()), 1024);
+    assert_eq!(bench.scheduler.queued(), 1, "somebody may still be found");
+    assert!(bench.finish() >= 2);
+    assert_eq!(bench.submit(TaskSpec { requires: can(&[7]), ..wide() }), 0, "nobody has what this one needs");
+    assert_eq!(bench.scheduler.queued(), 1);
+    bench.wait(Span::from_millis(100));
+    assert_eq!(bench.scheduler.metrics().failed, 2, "in the end both have failed for that");
+    // What was found out is not found out again; only who came since is looked at.
+    bench.join(unlike(8888, &[1]));
+    assert!(bench.submit(wide()) <= 1024);
+    bench.finish();
+    bench.wait(Span::from_millis(10));
+    assert_eq!(bench.submit(wide()), 0);
+    assert_eq!(bench.scheduler.queued(), 0);
+}
+
+#[test]
+fn a_new_class_is_shown_to_very_many_signatures_step_by_step() {
+    let mut bench = Bench::new(&fallback());
+    bench.join(unlike(0, &[1]));
+    for at in 0..3000 {
+        bench.submit(TaskSpec { skills: can(&[1, 2, 100 + at]), ..TaskSpec::default() });
+    }
+    let shared = |bench: &Bench, most: u32| {
+        bench.scheduler.signatures.iter().filter(|entry| entry.1.best_shared == most).count()
+    };
+    assert_eq!(shared(&bench, 1), 3000);
+    let better = bench.join(unlike(1, &[1, 2]));
+    assert_eq!(shared(&bench, 2), 1024);
+    let passing = bench.join(unlike(2, &[1, 2, 100]));
+    bench.step(Event::Leave { worker: passing, remaining: Remaining::Return });
+    bench.finish();
+    assert_eq!(shared(&bench, 2), 3000);
+    bench.step(Event::Leave { worker: better, remaining: Remaining::Return });
+    assert!(bench.finish() >= 1);
+    assert_eq!(shared(&bench, 1), 3000);
 }

@@ -21,6 +21,7 @@ impl Scheduler {
         self.unfinished = false;
         self.list_on();
         self.forget_gone_on();
+        self.go_on_with_hosts(actions);
         if let Some(key) = self.keys.first_moving() {
             self.follow_limit(key, actions);
         }

@@ -78,6 +78,11 @@ impl Directory {
         self.classes.get(class as usize).into_iter().flatten().map(|&(_, worker)| worker)
     }
 
+    /// How many classes have anybody.
+    pub(crate) fn class_count(&self) -> usize {
+        self.best.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.best.is_empty()
     }

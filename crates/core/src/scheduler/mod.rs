@@ -10,6 +10,7 @@ mod bounds;
 mod chores;
 mod devices;
 mod directory;
+mod hosts;
 mod keys;
 mod line;
 mod place;
@@ -47,6 +48,7 @@ use crate::tracker::{Estimator, Tracker};
 
 pub(crate) use devices::{Devices, wanted as wanted_devices};
 pub(crate) use directory::Directory;
+pub(crate) use hosts::{CLASS_LOOKS, Hosts};
 pub(crate) use keys::Keys;
 pub(crate) use ready::{LEVELS, Ready};
 pub(crate) use slab::{Interner, Slab};
@@ -89,16 +91,11 @@ pub struct Scheduler {
     worker_generations: Vec<u32>,
     pub(crate) classes: Slab<Class>,
     class_table: Interner,
-    /// How many classes have a capability.
-    capability_hosts: Map<u32, u32>,
-    /// Grows with every change of the set of classes.
-    class_age: u64,
+    hosts: Hosts,
     pub(crate) signatures: Slab<Signature>,
     signature_table: Interner,
     /// The signature interned last, which the next task is likely to share.
     last_signature: u32,
-    /// Signatures with skills under `fallback` matching.
-    fallback: BTreeSet<u32>,
     pub(crate) jobs: Slab<Job>,
     job_generations: Vec<u32>,
     pub(crate) ready: Ready,
@@ -192,12 +189,10 @@ impl Scheduler {
             worker_generations: Vec::new(),
             classes: Slab::default(),
             class_table: Interner::default(),
-            capability_hosts: Map::default(),
-            class_age: 1,
+            hosts: Hosts::default(),
             signatures: Slab::default(),
             signature_table: Interner::default(),
             last_signature: NONE,
-            fallback: BTreeSet::new(),
             jobs,
             job_generations: vec![0],
             ready: Ready::new(scheduling.fair_share),

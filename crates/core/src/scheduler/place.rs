@@ -1,5 +1,7 @@
 //! Placement: from "ready to run" to a worker or a place in a queue.
 
+use std::cell::Cell;
+
 use smallvec::SmallVec;
 
 use super::keys::Arrival;
@@ -279,25 +281,6 @@ impl Scheduler {
         self.counters.depth_changed(before, now, &self.config.load_balancing.thresholds);
     }
 
-    /// Whether any registered worker could ever run such a task. Remembers a class that can.
-    pub(super) fn has_host(&mut self, at: u32) -> bool {
-        let signature = &self.signatures[at];
-        if let Some(class) = self.classes.get(signature.host)
-            && class.can_ever(signature).is_ok()
-        {
-            return true;
-        }
-        let unknown = |id: &crate::ids::CapabilityId| !self.capability_hosts.contains_key(&id.0);
-        if signature.hostless_at == self.class_age || signature.requires.ids().iter().any(unknown) {
-            return false;
-        }
-        let host = self.classes.iter().find(|(_, class)| class.can_ever(signature).is_ok()).map(|(slot, _)| slot);
-        let signature = &mut self.signatures[at];
-        signature.host = host.unwrap_or(NONE);
-        signature.hostless_at = if host.is_some() { 0 } else { self.class_age };
-        host.is_some()
-    }
-
     /// Sets a task aside that nobody can run; it is tried again a few times.
     pub(super) fn park(&mut self, slot: u32, actions: &mut Vec<Action>) {
         let due = self.now + self.config.limits.requeue_interval;
@@ -333,18 +316,24 @@ impl Scheduler {
         let directory = &self.directories[self.placement(signature.task_type).directory];
         let per_class = self.config.scheduling.candidates_per_class as usize;
         let mut found = Candidates::new();
-        let mut eligible = 0;
-        for class in directory.classes().take(CLASSES_LOOKED_AT) {
-            if self.classes[class].can_ever(signature).is_err() {
-                continue;
+        let eligible = Cell::new(0);
+        let mut consider = |class: u32| {
+            if self.classes[class].can_ever(signature).is_ok() {
+                let workers = directory.workers(class).take(WORKERS_LOOKED_AT);
+                found.extend(workers.filter(|&at| self.is_candidate(slot, at, wanted)).take(per_class));
+                eligible.set(eligible.get() + 1);
             }
-            let fits =
-                directory.workers(class).take(WORKERS_LOOKED_AT).filter(|&at| self.is_candidate(slot, at, wanted));
-            found.extend(fits.take(per_class));
-            eligible += 1;
-            if eligible == CLASSES_SCORED {
-                break;
-            }
+            eligible.get() == CLASSES_SCORED
+        };
+        if !directory.classes().take(CLASSES_LOOKED_AT).any(&mut consider)
+            && eligible.get() == 0
+            && directory.class_count() > CLASSES_LOOKED_AT
+        {
+            // Those few that can run it stand behind very many that cannot.
+            let known = signature.host;
+            let others = self.hosts.walk(signature, 0).map(|(_, class)| class).filter(|&class| class != known);
+            let known = self.classes.get(known).map(|_| known).into_iter();
+            known.chain(others.take(CLASSES_LOOKED_AT)).any(consider);
         }
         if task.flags.has(Flags::EXTRA) {
             for id in self.affine(slot) {

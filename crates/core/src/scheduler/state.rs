@@ -32,8 +32,8 @@ pub(crate) struct Signature {
     pub(crate) best_shared: u32,
     /// A class known to be able to run it.
     pub(crate) host: u32,
-    /// No class could run it when the set of classes had this age.
-    pub(crate) hostless_at: u64,
+    /// Of the classes born up to then none can run it, unless it is the one known; not kept under `fallback`.
+    pub(crate) seen: u64,
 }
 
 impl Signature {
@@ -56,6 +56,8 @@ pub(crate) struct Class {
     pub(crate) speed: f64,
     pub(crate) cost_rate: f64,
     pub(crate) weight: f64,
+    /// When it appeared, counted in classes.
+    pub(crate) born: u64,
     /// Workers in it, in no particular order.
     pub(crate) members: Vec<u32>,
 }

@@ -248,7 +248,7 @@ impl Scheduler {
     fn check_spec(&self, spec: &TaskSpec, index: u32) -> Result<(), Refusal> {
         if let Some(worker) = spec.pin {
             let slot = self.worker_slot(worker)?;
-            let probe = self.describe(spec);
+            let probe = self.probe(spec);
             if let Err(lack) = self.classes[self.workers[slot].class].can_ever(&probe) {
                 return Err(Refusal::PinnedElsewhere { worker, lack });
             }
@@ -318,7 +318,7 @@ impl Scheduler {
             spec.priority.get(),
             rules.priority.high_priority_threshold,
         );
-        let mut signature = Signature {
+        Signature {
             requires: spec.requires.clone(),
             skills: spec.skills.clone(),
             matching: if spec.skills.is_empty() { Matching::Exact } else { matching },
@@ -327,17 +327,18 @@ impl Scheduler {
             users: 0,
             best_shared: 0,
             host: NONE,
-            hostless_at: 0,
-        };
-        if signature.matching == Matching::Fallback {
-            signature.best_shared = self.best_shared(&signature);
+            seen: 0,
         }
-        signature
     }
 
-    /// The most skills that any class shares with a signature; all of them if one class has all.
-    pub(super) fn best_shared(&self, signature: &Signature) -> u32 {
-        self.classes.iter().map(|(_, class)| class.shared_skills(signature)).max().unwrap_or(0)
+    /// The same for a question about a worker: with the best match there is.
+    pub(super) fn probe(&self, spec: &TaskSpec) -> Signature {
+        let mut probe = self.describe(spec);
+        if probe.matching == Matching::Fallback {
+            let known = self.signature_table.find(signature_hash(&probe), |at| self.signatures[at].same(&probe));
+            probe.best_shared = known.map_or_else(|| self.best_shared(&probe), |at| self.signatures[at].best_shared);
+        }
+        probe
     }
 
     pub(super) fn intern_signature(&mut self, spec: &TaskSpec) -> u32 {
@@ -355,11 +356,12 @@ impl Scheduler {
         let hash = signature_hash(&signature);
         let known = self.signature_table.find(hash, |at| self.signatures[at].same(&signature));
         let at = known.unwrap_or_else(|| {
-            if signature.matching == Matching::Fallback {
-                self.fallback.insert(self.signatures.next_slot());
-            }
+            let by_skills = signature.matching == Matching::Fallback;
             let at = self.signatures.insert(signature);
             self.signature_table.insert(hash, at);
+            if by_skills {
+                self.watch_skills(at);
+            }
             at
         });
         self.signatures[at].users += 1;
@@ -382,7 +384,7 @@ impl Scheduler {
     fn forget_signature(&mut self, at: u32) {
         let hash = signature_hash(&self.signatures[at]);
         self.signature_table.remove(hash, at);
-        self.fallback.remove(&at);
+        self.hosts.forget_signature(at, self.signatures[at].host);
         self.signatures.remove(at);
     }
 

@@ -150,9 +150,11 @@ impl Scheduler {
         self.orphans_from = search.cut_off;
         let mut more = search.found.is_some() || search.cut_off.is_some();
         let mut left = PROMOTIONS_PER_STEP;
+        let mut looks = 2 * super::CLASS_LOOKS;
         for lane in suspects {
-            // A worker may still be found: then this only notes whose class it is.
-            if self.has_host(lane.signature) {
+            // A worker may still be found: then this only notes whose class it is. A search that takes longer goes on by
+            // itself, and comes back here if it finds nobody.
+            if self.has_host_within(lane.signature, &mut looks) {
                 continue;
             }
             while let Some(Head::Task(slot)) = self.ready.head(&lane)
@@ -485,7 +487,8 @@ impl Scheduler {
         while self.samples.len() >= kept {
             self.samples.pop_front();
         }
-        let few = self.workers.len() <= WORKERS_SAMPLED;
+        // Where very many have gone, finding the few that are left would be long.
+        let few = self.workers.len() <= WORKERS_SAMPLED && self.worker_generations.len() <= 16 * WORKERS_SAMPLED;
         let queue_lengths = if few {
             self.workers.iter().map(|(slot, worker)| (self.worker_id(slot), worker.queue.len() as u32)).collect()
         } else {

@@ -90,16 +90,17 @@ impl Scheduler {
     pub fn can_execute(&self, worker: WorkerId, spec: &TaskSpec) -> Result<Result<(), Lack>, Refusal> {
         let slot = self.worker_slot(worker)?;
         self.check_demand(spec, 0)?;
-        Ok(self.classes[self.workers[slot].class].can_ever(&self.describe(spec)))
+        Ok(self.classes[self.workers[slot].class].can_ever(&self.probe(spec)))
     }
 
     /// A worker that could run such a task: one with room now if a bounded look finds any, else one that could later.
     #[must_use]
     pub fn suitable_worker(&self, spec: &TaskSpec) -> Option<WorkerId> {
-        let signature = self.describe(spec);
+        let signature = self.probe(spec);
         let mut later = None;
-        let mut able = self.classes.iter().filter(|(_, class)| class.can_ever(&signature).is_ok()).take(64);
-        let now = able.find_map(|(_, class)| {
+        let known = self.hosts.walk(&signature, 0).take(super::CLASS_LOOKS).map(|(_, class)| &self.classes[class]);
+        let mut able = known.filter(|class| class.can_ever(&signature).is_ok()).take(64);
+        let now = able.find_map(|class| {
             later = later.or(class.members.first().copied());
             let mut members = class.members.iter().take(64).copied();
             members.find(|&member| self.workers[member].has_room(class, &signature).is_ok())

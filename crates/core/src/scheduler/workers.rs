@@ -2,8 +2,6 @@
 
 use smallvec::SmallVec;
 
-use super::place::Wanted;
-use super::ready::Head;
 use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
@@ -111,16 +109,10 @@ impl Scheduler {
         let hash = class_hash(&class);
         let known = self.class_table.find(hash, |at| self.classes[at].same(&class));
         let at = known.unwrap_or_else(|| {
-            for &at in &self.fallback {
-                let signature = &mut self.signatures[at];
-                signature.best_shared = signature.best_shared.max(class.shared_skills(signature));
-            }
-            for id in class.capabilities.ids() {
-                *self.capability_hosts.entry(id.0).or_default() += 1;
-            }
             let at = self.classes.insert(class);
             self.class_table.insert(hash, at);
-            self.class_age += 1;
+            self.classes[at].born = self.hosts.class_came(at, &self.classes[at].capabilities);
+            self.introduce_newcomers();
             at
         });
         let members = &mut self.classes[at].members;
@@ -138,58 +130,13 @@ impl Scheduler {
         if !self.classes[at].members.is_empty() {
             return;
         }
-        for id in self.classes[at].capabilities.ids() {
-            if let Some(hosts) = self.capability_hosts.get_mut(&id.0) {
-                *hosts -= 1;
-                if *hosts == 0 {
-                    self.capability_hosts.remove(&id.0);
-                }
-            }
-        }
         let hash = class_hash(&self.classes[at]);
         self.class_table.remove(hash, at);
         let Some(gone) = self.classes.remove(at) else { return };
-        self.class_age += 1;
-        let fallback: Vec<u32> = self.fallback.iter().copied().collect();
-        let mut widened = Vec::new();
-        for at in fallback {
-            let signature = &self.signatures[at];
-            let best = signature.best_shared;
-            let others = || self.classes.iter().map(|(_, class)| class.shared_skills(signature));
-            if gone.shared_skills(signature) == best && !others().any(|shared| shared == best) {
-                let best = others().max().unwrap_or(0);
-                self.signatures[at].best_shared = best;
-                widened.push(at);
-            }
-        }
-        if !widened.is_empty() {
-            self.offer_again(&widened, actions);
-        }
+        self.hosts.class_went(at, gone.born, &gone.capabilities);
+        self.go_on_with_hosts(actions);
         if self.counters.queued > 0 {
             self.expect_orphans();
-        }
-    }
-
-    /// More workers may run tasks of these signatures than before: those that wait for work get it.
-    fn offer_again(&mut self, signatures: &[u32], actions: &mut Vec<Action>) {
-        let mut lanes = Vec::new();
-        self.ready.find(1, None, |lane| {
-            if signatures.contains(&lane.signature) {
-                lanes.push(*lane);
-            }
-            false
-        });
-        for lane in lanes {
-            while let Some(Head::Task(slot)) = self.ready.head(&lane) {
-                let candidates = self.candidates(slot, Wanted::Room);
-                let Some(worker) = self.decide(slot, &candidates, true) else { break };
-                self.take_from_lane(slot);
-                self.assign(slot, worker, actions);
-                self.relist(worker);
-            }
-            if self.ready.head(&lane) == Some(Head::Element) {
-                self.serve_waiting_workers(lane.job, actions);
-            }
         }
     }
 
@@ -271,7 +218,13 @@ impl Scheduler {
             _ => {}
         }
         self.relist(slot);
-        self.requeue_unfit(slot, actions);
+        // Only what it is can make a task unfit for it; whether it drains cannot.
+        if class != before.0 {
+            self.requeue_unfit(slot, actions);
+        }
+        if let Some(task) = self.reserved_for(slot) {
+            self.drop_reservation(task);
+        }
         self.revisit_parked(class, actions);
         self.aside = NONE;
         self.serve(slot, actions);
@@ -296,9 +249,6 @@ impl Scheduler {
             } else {
                 self.enqueue(slot, Cause::Moved, actions);
             }
-        }
-        if let Some(task) = self.reserved_for(at) {
-            self.drop_reservation(task);
         }
     }
 
@@ -467,6 +417,7 @@ fn new_class(spec: WorkerSpec) -> Class {
         speed: spec.speed,
         cost_rate: spec.cost_rate,
         weight: spec.weight,
+        born: 0,
         members: Vec::new(),
     }
 }
