@@ -3,6 +3,7 @@
 use crate::capabilities::CapabilitySet;
 use crate::config::PolicySpec;
 use crate::ids::{JobId, KeyId, TaskId, TypeId, WorkerId};
+use crate::policy::OwnPolicy;
 use crate::resources::Vector;
 use crate::task::{GraphTask, TaskSpec};
 use crate::worker::{LoadReport, WorkerSpec};
@@ -140,6 +141,13 @@ pub enum Event {
         task_type: Option<TypeId>,
         /// The new policy.
         policy: PolicySpec,
+    },
+    /// Replaces a placement policy with one of the caller's own while running.
+    UsePolicy {
+        /// For which type of task; none for the default.
+        task_type: Option<TypeId>,
+        /// The new policy.
+        policy: OwnPolicy,
     },
     /// Time has passed; due timers fire (as they do with every other event).
     Tick,

@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use filch_core::Scheduler;
-use filch_core::policy::{self, Order, Policy, TaskView, Terms, WorkerView};
+use filch_core::policy::{self, Order, OwnPolicy, Policy, TaskView, Terms, WorkerView};
 use filch_core::tracker::Estimator;
+use filch_core::{Event, Scheduler, TypeId};
 
 use crate::balancer::Balancer;
 use crate::clock::{Clock, SystemClock};
@@ -53,6 +53,21 @@ impl PolicyChoice {
                     return Err(problem.message.clone());
                 }
                 policy::create(&probe.scheduling.policy, &probe).map_err(|error| error.0)
+            }
+        }
+    }
+}
+
+impl PolicyChoice {
+    /// What tells a running machine to use it, if its options make sense.
+    pub(crate) fn event(self, task_type: Option<TypeId>, config: &Config) -> Result<Event, String> {
+        match self {
+            PolicyChoice::Custom(policy) => {
+                Ok(Event::UsePolicy { task_type, policy: OwnPolicy(Arc::new(Calm(policy))) })
+            }
+            PolicyChoice::Spec(policy) => {
+                PolicyChoice::Spec(policy.clone()).make(config)?;
+                Ok(Event::SetPolicy { task_type, policy })
             }
         }
     }

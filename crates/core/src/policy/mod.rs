@@ -26,6 +26,9 @@ pub use formulas::{
     Performance, PriorityBased, RoundRobin, WeightedRoundRobin, WorkStealing,
 };
 
+use std::fmt;
+use std::sync::Arc;
+
 use crate::config::{Config, PolicyOptions, PolicySpec};
 use crate::ids::{KindId, WorkerId};
 use crate::resources::{Demand, Vector};
@@ -184,6 +187,34 @@ pub trait Policy: Send + Sync {
     /// The order in which classes offer their workers to this policy.
     fn order(&self) -> Order {
         Order::Load
+    }
+}
+
+/// A policy of somebody's own, as an event carries it: shared, since events can be cloned.
+#[derive(Clone)]
+pub struct OwnPolicy(pub Arc<dyn Policy>);
+
+impl fmt::Debug for OwnPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OwnPolicy").field(&self.name()).finish()
+    }
+}
+
+impl Policy for OwnPolicy {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        self.0.score(task, worker, terms)
+    }
+
+    fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
+        self.0.score_all(task, workers, scores);
+    }
+
+    fn order(&self) -> Order {
+        self.0.order()
     }
 }
 

@@ -324,6 +324,10 @@ impl Scheduler {
             Event::SetPolicy { task_type, policy } => policy::create(&policy, &self.config)
                 .map(|policy| self.use_policy(task_type, policy))
                 .map_err(|error| Refusal::Invalid(error.0)),
+            Event::UsePolicy { task_type, policy } => {
+                self.use_policy(task_type, Box::new(policy));
+                Ok(())
+            }
         };
         self.feed_hungry(actions);
         self.serve_released(actions);

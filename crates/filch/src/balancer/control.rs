@@ -35,6 +35,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// [`stop`](Balancer::stop).
     pub fn start(&self) {
         self.shared.state.lock().stopped = false;
+        self.shared.alarm.allow();
         self.shared.background.store(true, Ordering::Relaxed);
         if self.shared.clock.runs_by_itself() {
             self.shared.start_thread();
@@ -133,9 +134,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     ) -> Result<(), Error> {
         let task_type = task_type.into().map(|name| self.shared.names.task_type(name)).transpose()?;
         let config = self.shared.state.lock().scheduler.config().clone();
-        let policy = policy.into().make(&config).map_err(Error::Invalid)?;
-        self.shared.state.lock().scheduler.use_policy(task_type, policy);
-        Ok(())
+        let event = policy.into().event(task_type, &config).map_err(Error::Invalid)?;
+        self.shared.tell(event)
     }
 
     /// Sets how many tasks with a concurrency key may run together.

@@ -20,6 +20,7 @@ pub use workers::ReturnedTask;
 
 pub(crate) use state::{Delivery, Report, State};
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -131,7 +132,8 @@ impl<T, R> Shared<T, R> {
             output
         };
         for wake in after.wakes.drain(..) {
-            wake.wake();
+            // The waker is somebody else's code. Its panic has been reported by the panic hook; the others still wait.
+            let _ = catch_unwind(AssertUnwindSafe(|| wake.wake()));
         }
         if let Some(at) = after.timer {
             self.alarm.set_timer(at);

@@ -173,7 +173,10 @@ impl<T, R> Shared<T, R> {
                     // Whoever panics has had their message printed by the panic hook; the others go on.
                     let _ = catch_unwind(AssertUnwindSafe(|| callback(&change)));
                 }
+                // So may a result that nobody else holds.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(change)));
             }
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(callbacks)));
         }
     }
 }

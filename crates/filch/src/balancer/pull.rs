@@ -120,9 +120,11 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> NextAssignment<T, R> {
     }
 
     fn first_poll(&mut self, context: &Context<'_>) -> Poll<Result<Option<Assignment<T, R>>, Error>> {
+        // Cloned outside the lock: it is somebody else's code.
+        let wake = Wake::Task(context.waker().clone());
         let pulled = self.shared.with(|state, now, after| {
             let worker: WorkerId = state.find_worker(&self.worker)?;
-            state.pull(now, worker, Some(Wake::Task(context.waker().clone())), after)
+            state.pull(now, worker, Some(wake), after)
         });
         match pulled {
             Err(error) => Poll::Ready(Err(error)),

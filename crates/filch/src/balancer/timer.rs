@@ -33,6 +33,8 @@ struct Plan {
     /// Grows whenever a thread is told to stop; a thread belongs to one.
     generation: u64,
     thread: Option<JoinHandle<()>>,
+    /// No thread is started until it is allowed again.
+    stopped: bool,
 }
 
 impl Alarm {
@@ -71,6 +73,11 @@ impl Alarm {
         self.plan.lock().waits.remove(&(until, key));
     }
 
+    /// Threads may be started again after a stop.
+    pub(super) fn allow(&self) {
+        self.plan.lock().stopped = false;
+    }
+
     pub(super) fn is_running(&self) -> bool {
         self.plan.lock().thread.is_some()
     }
@@ -80,6 +87,7 @@ impl Alarm {
         let thread = {
             let mut plan = self.plan.lock();
             plan.generation += 1;
+            plan.stopped = true;
             self.changed.notify_one();
             plan.thread.take()
         };
@@ -93,10 +101,10 @@ impl Alarm {
 }
 
 impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Shared<T, R> {
-    /// Starts the thread unless it runs. If the system has no thread to give, timers fire with the next operation.
+    /// Starts the thread unless it runs or the balancer is stopped. If the system has no thread to give, timers fire with the next operation.
     pub(super) fn start_thread(self: &Arc<Self>) {
         let mut plan = self.alarm.plan.lock();
-        if plan.thread.is_some() {
+        if plan.thread.is_some() || plan.stopped {
             return;
         }
         // Look at once: whatever was set before nobody has looked at.

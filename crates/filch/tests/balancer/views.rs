@@ -129,6 +129,21 @@ fn a_custom_policy_decides_and_its_panics_are_refusals() {
     assert_eq!(take(&balancer, "a").name().as_deref(), Some("hard"));
     balancer.set_policy(None, "round_robin").unwrap();
     balancer.check().unwrap();
+    let policy: Box<dyn Policy> = Box::new(Moody);
+    balancer.set_policy("moods", policy).unwrap();
+    balancer.submit(Task::named("late").task_type("moods")).unwrap();
+    assert_eq!(balancer.explain("late").unwrap().decision.unwrap().policy, "moody");
+}
+
+#[test]
+fn a_new_policy_is_an_event_and_fires_the_timers_that_are_due() {
+    let (balancer, clock) = still(Config::default());
+    balancer.register_worker(Worker::new("w")).unwrap();
+    balancer.submit(Task::named("t").retries(1).backoff(Duration::from_secs(1), Duration::from_secs(1))).unwrap();
+    take(&balancer, "w").fail("once").unwrap();
+    clock.advance(Duration::from_secs(9));
+    balancer.set_policy(None, "round_robin").unwrap();
+    assert_eq!(status(&balancer, "t"), Status::Queued);
 }
 
 #[test]

@@ -271,3 +271,75 @@ fn no_task_is_lost_in_the_race_between_giving_up_and_getting_one() {
     assert_eq!(balancer.metrics().completed, TASKS);
     balancer.check().unwrap();
 }
+
+/// A waker that panics, as a broken runtime's does.
+struct Broken;
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panics (as this test wants)");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_harms_neither_the_submitter_nor_later_callbacks() {
+    let balancer = with_workers(&["w", "v"]);
+    let told = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&told);
+    balancer.on_status(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let waker = Waker::from(Arc::new(Broken));
+    let mut first = balancer.next_async("w");
+    assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
+    balancer.submit(Task::new()).unwrap();
+    assert!(told.load(Ordering::SeqCst) >= 2, "queued and assigned were told all the same");
+    let before = told.load(Ordering::SeqCst);
+    balancer.submit(Task::new()).unwrap();
+    assert!(told.load(Ordering::SeqCst) > before, "callbacks go on");
+    assert!(matches!(poll_once(&mut first), Poll::Ready(Ok(Some(_)))), "the task is there for whoever looks");
+    balancer.check().unwrap();
+}
+
+#[test]
+fn a_result_that_panics_when_dropped_does_not_silence_callbacks() {
+    struct Bomb(bool);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(!self.0, "a result panics (as this test wants)");
+        }
+    }
+    let mut config = filch::Config::default();
+    config.limits.settled_kept = 0;
+    let builder = Balancer::builder().config(config).clock(filch::ManualClock::default());
+    let balancer: Balancer<(), Bomb> = builder.build().unwrap();
+    balancer.register_worker(Worker::new("w")).unwrap();
+    let (told, weak) = (Arc::new(AtomicU64::new(0)), balancer.downgrade());
+    let count = Arc::clone(&told);
+    balancer.on_status(move |change| {
+        count.fetch_add(1, Ordering::SeqCst);
+        // Another takes the place of the settled task, so that the callback holds the result last.
+        if change.result.is_some() {
+            weak.upgrade().unwrap().submit(Task::new()).unwrap();
+        }
+    });
+    balancer.submit(Task::new()).unwrap();
+    balancer.next("w").unwrap().unwrap().succeed(Bomb(true)).unwrap();
+    let before = told.load(Ordering::SeqCst);
+    balancer.submit(Task::new()).unwrap();
+    assert!(told.load(Ordering::SeqCst) > before, "callbacks go on");
+}
+
+#[test]
+fn a_balancer_stopped_before_its_first_use_starts_no_thread() {
+    let balancer: Balancer = Balancer::builder().build().unwrap();
+    balancer.stop();
+    assert_eq!(balancer.submit(Task::new()).unwrap_err(), Error::Stopped);
+    assert_eq!(balancer.register_worker(Worker::new("w")).unwrap_err(), Error::Stopped);
+    assert!(!balancer.is_running());
+    balancer.start();
+    assert!(balancer.is_running());
+    balancer.register_worker(Worker::new("w")).unwrap();
+    balancer.stop();
+    assert!(!balancer.is_running());
+}
