@@ -105,6 +105,7 @@ pub struct Builder<T = (), R = ()> {
     config: Result<Config, BuildError>,
     policy: Option<PolicyChoice>,
     per_type: Vec<(String, PolicyChoice)>,
+    settled_max: Option<u32>,
     clock: Arc<dyn Clock>,
     estimator: Option<Box<dyn Estimator>>,
     marker: std::marker::PhantomData<fn(T) -> R>,
@@ -116,6 +117,7 @@ impl<T, R> Default for Builder<T, R> {
             config: Ok(Config::default()),
             policy: None,
             per_type: Vec::new(),
+            settled_max: None,
             clock: Arc::new(SystemClock::default()),
             estimator: None,
             marker: std::marker::PhantomData,
@@ -152,6 +154,14 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Builder<T, R> {
         self
     }
 
+    /// Remembers so many settled tasks at the most, with their names, results and errors; the oldest are forgotten first.
+    /// The same as the setting `limits.settled_max`, and wins over it.
+    #[must_use]
+    pub fn settled_max(mut self, most: u32) -> Self {
+        self.settled_max = Some(most);
+        self
+    }
+
     /// Takes the time from this clock.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
@@ -171,7 +181,11 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Builder<T, R> {
     /// # Errors
     /// If the settings or a policy make no sense, or the file could not be read.
     pub fn build(self) -> Result<Balancer<T, R>, BuildError> {
-        let config = self.config?;
+        let mut config = self.config?;
+        if let Some(most) = self.settled_max {
+            config.limits.settled_max = most;
+            config.limits.settled_kept = config.limits.settled_kept.min(most);
+        }
         let problems = config.validate();
         if !problems.is_empty() {
             return Err(BuildError::Settings(problems));

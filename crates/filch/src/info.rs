@@ -115,7 +115,7 @@ pub struct Sample {
 }
 
 /// How steals went, in total and by the worker that was stolen from. Prints as the report people know.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StealReport {
     /// All of them.
     pub total: PeerStats,

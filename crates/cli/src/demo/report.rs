@@ -133,7 +133,6 @@ impl Report {
         let queues = |list: &[(String, u32)]| {
             list.iter().map(|(name, length)| (name.clone(), json!(length))).collect::<serde_json::Map<_, _>>()
         };
-        let steals = &self.steals.total;
         json!({
             "name": self.name,
             "shows": self.shows,
@@ -143,16 +142,7 @@ impl Report {
             "wall_s": self.elapsed.as_secs_f64(),
             "workers": workers,
             "queues": {"before": queues(&self.before), "half_way": queues(&self.half_way), "after": queues(&self.after)},
-            "steals": {
-                "attempts": steals.attempts,
-                "successes": steals.successes,
-                "timeouts": steals.timeouts,
-                "network_errors": steals.network_errors,
-                "rejections": steals.rejections,
-                "latency_avg_s": steals.latency_average().as_secs_f64(),
-                "latency_max_s": steals.latency_max.as_secs_f64(),
-                "histogram": steals.histogram,
-            },
+            "steals": self.steals,
             "metrics": self.metrics,
             "samples": self.samples.iter().map(|sample| json!({
                 "at_s": sample.at_s, "queued": sample.queued, "running": sample.running,

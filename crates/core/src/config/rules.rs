@@ -35,6 +35,15 @@ pub(super) fn violations(config: &Config) -> Vec<Violation> {
             help: Some("set `quarantine_after: 0` to turn quarantine off".to_owned()),
         });
     }
+    let (kept, most) = (config.limits.settled_kept, config.limits.settled_max);
+    if kept > most {
+        found.push(Violation {
+            keys: vec!["limits.settled_kept".to_owned(), "limits.settled_max".to_owned()],
+            at_key: false,
+            message: format!("`limits.settled_kept` ({kept}) must not be above `limits.settled_max` ({most})"),
+            help: Some("raise `settled_max` as well".to_owned()),
+        });
+    }
     policy_spec(&config.scheduling.policy, "scheduling.policy", &mut found);
     for (name, spec) in &config.scheduling.per_type {
         policy_spec(spec, &key_path("scheduling.per_type", name), &mut found);

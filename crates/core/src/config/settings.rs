@@ -492,6 +492,8 @@ pub struct Limits {
     pub decisions_kept: u32,
     /// Settled tasks remembered at the least, so that later tasks may depend on them.
     pub settled_kept: u32,
+    /// Settled tasks whose name, result and error are remembered at the most; the oldest are forgotten first.
+    pub settled_max: u32,
     /// Utilisation samples kept.
     pub samples_kept: u32,
     /// Pause between two samples; `0s` takes none.
@@ -512,6 +514,7 @@ impl Default for Limits {
             key_limit: 1,
             decisions_kept: 256,
             settled_kept: 4096,
+            settled_max: 100_000,
             samples_kept: 1000,
             sample_interval: Span::from_secs(1),
         }

@@ -225,6 +225,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("backoff of retries", "retry:\n  backoff: 2s\n  backoff_max: 1s\n"),
     ("jitter", "retry:\n  jitter: 1.1\n"),
     ("quarantine", "limits:\n  quarantine: 0s\n"),
+    ("settled", "limits:\n  settled_kept: 200000\n"),
     ("composite, bare", "scheduling:\n  policy: composite\n"),
     ("composite, empty", "scheduling:\n  policy:\n    type: composite\n    algorithms: []\n"),
     ("composite, no weight", "scheduling:\n  policy:\n    type: composite\n    algorithms:\n      - type: fifo\n"),

@@ -1,11 +1,14 @@
 //! Read-only views for drivers and people: status, metrics, samples. Never changes anything.
 
+use std::ops::Range;
+
 use super::Scheduler;
 use crate::action::{Lack, Refusal};
 use crate::config::Bind;
 use crate::ids::{TaskId, WorkerId};
 use crate::metrics::{Health, Metrics, Sample};
 use crate::task::{Cause, Status, TaskSpec};
+use crate::time::Time;
 use crate::worker::WorkerStatus;
 
 impl Scheduler {
@@ -50,6 +53,30 @@ impl Scheduler {
     /// All tasks that are not settled, with their status; elements of arrays only once they are handed out.
     pub fn tasks(&self) -> impl Iterator<Item = (TaskId, Status)> + '_ {
         self.tasks.slots().map(|slot| (self.tasks.id(slot), self.tasks.at(slot).status()))
+    }
+
+    /// Places that workers have or had; a registered worker keeps its own.
+    #[must_use]
+    pub fn worker_places(&self) -> u32 {
+        self.worker_generations.len() as u32
+    }
+
+    /// The registered workers in a range of places; for drivers that list them a few at a time.
+    pub fn workers_between(&self, places: Range<u32>) -> impl Iterator<Item = WorkerId> + '_ {
+        let known = places.filter_map(|slot| Some((slot, self.workers.get(slot)?)));
+        known.map(|(slot, worker)| WorkerId { slot, generation: worker.generation })
+    }
+
+    /// Places that tasks have or had; a task keeps its own until it is settled.
+    #[must_use]
+    pub fn task_places(&self) -> u32 {
+        self.tasks.span()
+    }
+
+    /// The tasks in a range of places that are not settled; for drivers that list them a few at a time.
+    pub fn tasks_between(&self, places: Range<u32>) -> impl Iterator<Item = (TaskId, Status)> + '_ {
+        let live = places.filter(|&slot| self.tasks.is_live(slot));
+        live.map(|slot| (self.tasks.id(slot), self.tasks.at(slot).status()))
     }
 
     /// The attempt of a task that counts, and who holds it.
@@ -127,6 +154,12 @@ impl Scheduler {
     /// Utilisation samples, oldest first.
     pub fn samples(&self) -> impl Iterator<Item = &Sample> {
         self.samples.iter()
+    }
+
+    /// The samples taken after a moment, or all of them, oldest first.
+    pub fn samples_after(&self, after: Option<Time>) -> impl Iterator<Item = &Sample> {
+        let from = self.samples.partition_point(|sample| after.is_some_and(|after| sample.at <= after));
+        self.samples.range(from..)
     }
 
     /// What looks wrong, if anything.

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
+
+use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use crate::ids::WorkerId;
 use crate::time::Span;
@@ -32,7 +35,7 @@ const BUCKETS: [(u64, &str); 9] = [
     (1_000_000_000, "<1s"),
 ];
 
-/// Statistics of one peer, or of all.
+/// Statistics of one peer, or of all. In JSON latencies are seconds, and the rate and the average come along.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeerStats {
     /// Attempts.
@@ -95,6 +98,24 @@ impl PeerStats {
             let bucket = BUCKETS.iter().position(|&(bound, _)| latency.0 < bound).unwrap_or(BUCKETS.len());
             self.histogram[bucket] += 1;
         }
+    }
+}
+
+impl Serialize for PeerStats {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("PeerStats", 11)?;
+        fields.serialize_field("attempts", &self.attempts)?;
+        fields.serialize_field("successes", &self.successes)?;
+        fields.serialize_field("success_rate", &self.success_rate())?;
+        fields.serialize_field("timeouts", &self.timeouts)?;
+        fields.serialize_field("network_errors", &self.network_errors)?;
+        fields.serialize_field("rejections", &self.rejections)?;
+        fields.serialize_field("timed", &self.timed)?;
+        fields.serialize_field("latency_avg_s", &self.latency_average().as_secs_f64())?;
+        fields.serialize_field("latency_min_s", &self.latency_min.as_secs_f64())?;
+        fields.serialize_field("latency_max_s", &self.latency_max.as_secs_f64())?;
+        fields.serialize_field("histogram", &self.histogram)?;
+        fields.end()
     }
 }
 
@@ -168,6 +189,12 @@ impl StealTelemetry {
     /// The attempts by peer.
     pub fn peers(&self) -> impl Iterator<Item = (WorkerId, &PeerStats)> {
         self.peers.iter().map(|(id, stats)| (*id, stats))
+    }
+
+    /// The attempts by peer, those after a peer; for drivers that list them a few at a time.
+    pub fn peers_after(&self, after: Option<WorkerId>) -> impl Iterator<Item = (WorkerId, &PeerStats)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.peers.range((from, Bound::Unbounded)).map(|(id, stats)| (*id, stats))
     }
 
     /// Forgets a peer that left; the total stays.

@@ -64,6 +64,10 @@ impl Model {
                 self.policy = policy::create(&policy, &self.config).expect("the policy exists");
                 Ok(())
             }
+            Event::UsePolicy { policy, .. } => {
+                self.policy = Box::new(policy);
+                Ok(())
+            }
             Event::SubmitArray { .. } | Event::CancelElement { .. } => unreachable!("arrays are not modelled"),
         };
         if result.is_err() {

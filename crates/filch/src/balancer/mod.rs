@@ -4,6 +4,7 @@
 //! once the lock is free wake, call back and drop. Nothing here decides anything.
 
 mod control;
+mod entries;
 mod notify;
 mod pull;
 mod report;
@@ -51,8 +52,10 @@ use timer::Alarm;
 /// and so does dropping the last clone.
 ///
 /// # Memory
-/// Settled tasks are remembered with their result, error and name until their place is needed again; the setting
-/// `settled_kept` of `limits` says how many at the least.
+/// Settled tasks are remembered with their result, error and name: the latest `settled_kept` of them at the least and
+/// `settled_max` at the most (settings of `limits`, 4,096 and 100,000 unless said otherwise; [`Builder::settled_max`]
+/// sets the latter). Those settled longest ago are forgotten first. Whoever needs every result takes it in
+/// [`on_status`](Balancer::on_status). After a burst the memory of what was forgotten is given back.
 ///
 /// # Names
 /// Names of capabilities, resources, kinds, keys, task types and affinity keys become numbers that are never given back.

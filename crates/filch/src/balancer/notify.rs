@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use filch_core::{Cause, JobId, Status, TaskId};
 
-use super::state::Entry;
+use super::entries::Entry;
 use super::{Balancer, Shared};
 
 /// What changed its status.

@@ -33,7 +33,7 @@ impl<T, R> Shared<T, R> {
         self.with(|state, now, after| {
             let task = state.find_task(task)?;
             let label = || state.task_label(task);
-            let status = state.scheduler.status(task).ok_or_else(|| Error::UnknownTask(label()))?;
+            let status = state.status(task).ok_or_else(|| Error::UnknownTask(label()))?;
             // An attempt that no longer counts still occupies its worker until it is reported; that frees it, and the
             // report is refused as stale.
             let held = state.scheduler.holder(task).map(|(_, attempt)| attempt);

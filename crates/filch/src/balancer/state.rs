@@ -13,6 +13,7 @@ use filch_core::steal::{StealOutcome, StealTelemetry};
 use filch_core::{Action, Cause, Event, JobId, Refusal, Scheduler, Status, TaskId, Time, WorkerId};
 use smallvec::SmallVec;
 
+use super::entries::{Entries, Entry};
 use super::notify::{Callbacks, StatusChange, Subject};
 use crate::error::Error;
 use crate::task::{Details, TaskName};
@@ -28,23 +29,6 @@ pub(crate) struct Delivery<T> {
     pub(crate) worker: WorkerId,
     pub(crate) index: u32,
     pub(crate) payload: Arc<T>,
-}
-
-/// What is kept of a task beside the machine, until its slot is used again.
-pub(crate) struct Entry<T, R> {
-    id: TaskId,
-    /// Gone once the task is settled.
-    payload: Option<Arc<T>>,
-    pub(crate) details: Option<Arc<Details>>,
-    pub(crate) index: u32,
-    pub(crate) result: Option<Arc<R>>,
-    pub(crate) error: Option<Arc<str>>,
-}
-
-impl<T, R> Entry<T, R> {
-    pub(crate) fn name(&self) -> Option<&Arc<str>> {
-        self.details.as_ref()?.name.as_ref()
-    }
 }
 
 /// A payload with what its submitter said, before the task has an id.
@@ -135,6 +119,18 @@ impl<T> Default for Answers<T> {
 /// A payload or a result that is no longer needed.
 type Garbage<T, R> = (Option<Arc<T>>, Option<Arc<R>>);
 
+/// A name table with room for this many is worth shrinking.
+const MANY_NAMES: usize = 4096;
+/// Lists longer than this are not kept for the next operation.
+const LONG_LIST: usize = 4096;
+
+/// Memory that a burst has left behind. Giving it back to the system takes a while, so that is done outside the lock.
+struct Remains<T> {
+    names: Map<Arc<str>, TaskId>,
+    staged: Vec<Option<Staged<T>>>,
+    actions: Vec<Action>,
+}
+
 /// What is left to do once the lock is free.
 pub(crate) struct After<T, R> {
     pub(crate) wakes: SmallVec<[Wake; 1]>,
@@ -145,6 +141,7 @@ pub(crate) struct After<T, R> {
     /// Dropped outside the lock, since that may run anybody's code; so are the payloads and results below.
     retired: SmallVec<[Wake; 1]>,
     garbage: SmallVec<[Garbage<T, R>; 2]>,
+    remains: Option<Box<Remains<T>>>,
 }
 
 impl<T, R> Default for After<T, R> {
@@ -155,7 +152,15 @@ impl<T, R> Default for After<T, R> {
             deliver: false,
             retired: SmallVec::new(),
             garbage: SmallVec::new(),
+            remains: None,
         }
+    }
+}
+
+impl<T, R> After<T, R> {
+    fn remains(&mut self) -> &mut Remains<T> {
+        self.remains
+            .get_or_insert_with(|| Box::new(Remains { names: Map::default(), staged: Vec::new(), actions: Vec::new() }))
     }
 }
 
@@ -163,15 +168,19 @@ impl<T, R> Default for After<T, R> {
 pub(crate) struct State<T, R> {
     pub(crate) scheduler: Scheduler,
     actions: Vec<Action>,
-    /// By the index of the task.
-    entries: Vec<Option<Entry<T, R>>>,
+    pub(super) entries: Entries<T, R>,
+    /// Settled tasks that have an entry, oldest first, and how many there may be.
+    settled: VecDeque<TaskId>,
+    settled_max: usize,
     staged: Vec<Option<Staged<T>>>,
     arrays: Map<u64, Staged<T>>,
     array_of_job: Map<JobId, u64>,
     /// The array being submitted, until it has a job.
     staged_array: Option<u64>,
     next_array: u64,
-    tasks_by_name: Map<Arc<str>, TaskId>,
+    pub(super) tasks_by_name: Map<Arc<str>, TaskId>,
+    /// The most names there were since the table was last made smaller.
+    most_names: usize,
     workers_by_name: Map<Arc<str>, WorkerId>,
     /// By the index of the worker.
     workers: Vec<Option<WorkerRecord>>,
@@ -199,15 +208,18 @@ pub(crate) struct State<T, R> {
 impl<T, R> State<T, R> {
     pub(crate) fn new(scheduler: Scheduler) -> Self {
         State {
+            settled_max: scheduler.config().limits.settled_max as usize,
             scheduler,
             actions: Vec::new(),
-            entries: Vec::new(),
+            entries: Entries::default(),
+            settled: VecDeque::new(),
             staged: Vec::new(),
             arrays: Map::default(),
             array_of_job: Map::default(),
             staged_array: None,
             next_array: 0,
             tasks_by_name: Map::default(),
+            most_names: 0,
             workers_by_name: Map::default(),
             workers: Vec::new(),
             waiters: Map::default(),
@@ -234,7 +246,7 @@ impl<T, R> State<T, R> {
         let mut refused = false;
         for at in 0..self.actions.len() {
             match self.actions[at] {
-                Action::Notify { task, status, worker, cause } => self.notify(task, status, worker, cause, after),
+                Action::Notify { task, status, worker, cause } => self.notify(now, task, status, worker, cause, after),
                 Action::Assign { worker, task, attempt, payload, index } => {
                     if let Some(payload) = self.payload(task, payload, index, after) {
                         self.hand_over(Delivery { task, attempt, worker, index, payload }, after);
@@ -257,6 +269,9 @@ impl<T, R> State<T, R> {
                 // A revoked attempt is noticed when its holder asks or reports; records are not kept.
                 Action::Revoke { .. } | Action::Persist(_) => {}
             }
+        }
+        if self.actions.capacity() > LONG_LIST {
+            after.remains().actions = std::mem::take(&mut self.actions);
         }
         let result = match refused {
             false => Ok(()),
@@ -298,6 +313,10 @@ impl<T, R> State<T, R> {
 
     /// The submission is over; what was refused goes.
     pub(crate) fn unstage(&mut self, after: &mut After<T, R>) {
+        if self.staged.len() > LONG_LIST {
+            after.remains().staged = std::mem::take(&mut self.staged);
+            return;
+        }
         for staged in self.staged.drain(..).flatten() {
             after.garbage.push((Some(staged.payload), None));
         }
@@ -347,34 +366,27 @@ impl<T, R> State<T, R> {
     }
 
     fn enter(&mut self, task: TaskId, staged: Staged<T>, index: u32, after: &mut After<T, R>) {
-        let at = task.index();
-        if at >= self.entries.len() {
-            self.entries.resize_with(at + 1, || None);
-        }
         if let Some(name) = staged.name() {
             self.tasks_by_name.insert(Arc::clone(name), task);
+            self.most_names = self.most_names.max(self.tasks_by_name.len());
         }
         let Staged { payload, details } = staged;
-        let entry = Entry { id: task, payload: Some(payload), details, index, result: None, error: None };
-        if let Some(old) = self.entries[at].replace(entry) {
-            if let Some(name) = old.name()
-                && self.tasks_by_name.get(name) == Some(&old.id)
-            {
-                self.tasks_by_name.remove(name);
-            }
-            if old.payload.is_some() || old.result.is_some() {
-                after.garbage.push((old.payload, old.result));
-            }
+        let (payload, settled_at) = (Some(payload), Time::NEVER);
+        let entry = Entry { id: task, payload, details, index, result: None, error: None, settled_at };
+        if let Some(old) = self.entries.insert(entry) {
+            self.forget(old, after);
         }
     }
 
     /// What is known of a task beside the machine.
     pub(crate) fn entry(&self, task: TaskId) -> Option<&Entry<T, R>> {
-        self.entries.get(task.index())?.as_ref().filter(|entry| entry.id == task)
+        self.entries.get(task)
     }
 
-    fn entry_mut(&mut self, task: TaskId) -> Option<&mut Entry<T, R>> {
-        self.entries.get_mut(task.index())?.as_mut().filter(|entry| entry.id == task)
+    /// Where a task stands, while anything is remembered of it.
+    pub(crate) fn status(&self, task: TaskId) -> Option<Status> {
+        // The machine may remember a settled task for longer; without its name and result that is of no use.
+        self.scheduler.status(task).filter(|status| !status.is_settled() || self.entry(task).is_some())
     }
 
     /// The payload of a task that is not settled. An element of an array gets its own entry the first time.
@@ -430,6 +442,7 @@ impl<T, R> State<T, R> {
 
     fn notify(
         &mut self,
+        now: Time,
         task: TaskId,
         status: Status,
         worker: Option<WorkerId>,
@@ -440,7 +453,7 @@ impl<T, R> State<T, R> {
             && *reported == task
             && (status == Status::Completed || cause == Cause::Reported)
             && let Some((_, report)) = self.report.take()
-            && let Some(entry) = self.entry_mut(task)
+            && let Some(entry) = self.entries.get_mut(task)
         {
             match report {
                 Report::Result(result) => entry.result = result,
@@ -457,11 +470,56 @@ impl<T, R> State<T, R> {
             self.outbox.push(change);
         }
         if status.is_settled()
-            && let Some(entry) = self.entry_mut(task)
-            && let Some(payload) = entry.payload.take()
+            && let Some(entry) = self.entries.get_mut(task)
         {
-            after.garbage.push((Some(payload), None));
+            entry.settled_at = now;
+            if let Some(payload) = entry.payload.take() {
+                after.garbage.push((Some(payload), None));
+            }
+            self.bound_settled(task, after);
         }
+    }
+
+    /// One more task is settled: those settled longest ago are forgotten where there are too many.
+    fn bound_settled(&mut self, task: TaskId, after: &mut After<T, R>) {
+        // Places are used again in the order they were vacated, so what others have replaced stands in front.
+        while self.settled.front().is_some_and(|&oldest| self.entries.get(oldest).is_none()) {
+            self.settled.pop_front();
+        }
+        self.settled.push_back(task);
+        while self.settled.len() > self.settled_max
+            && let Some(oldest) = self.settled.pop_front()
+        {
+            if let Some(entry) = self.entries.remove(oldest) {
+                self.forget(entry, after);
+            }
+        }
+    }
+
+    /// An entry is gone, and with it the name of its task.
+    fn forget(&mut self, entry: Entry<T, R>, after: &mut After<T, R>) {
+        if let Some(name) = entry.name()
+            && self.tasks_by_name.get(name) == Some(&entry.id)
+        {
+            self.tasks_by_name.remove(name);
+            self.shrink_names(after);
+        }
+        if entry.payload.is_some() || entry.result.is_some() {
+            after.garbage.push((entry.payload, entry.result));
+        }
+    }
+
+    /// Makes the table of names smaller when few are left of many. What is moved is an eighth of what was removed at
+    /// the most, so a removal costs no more than before on average.
+    fn shrink_names(&mut self, after: &mut After<T, R>) {
+        let left = self.tasks_by_name.len();
+        if self.most_names < MANY_NAMES || left > self.most_names / 8 {
+            return;
+        }
+        let mut smaller = Map::with_capacity_and_hasher(left * 2, Default::default());
+        smaller.extend(self.tasks_by_name.drain());
+        after.remains().names = std::mem::replace(&mut self.tasks_by_name, smaller);
+        self.most_names = left;
     }
 
     fn hand_back(&mut self, task: TaskId, payload: u64, index: u32, after: &mut After<T, R>) {

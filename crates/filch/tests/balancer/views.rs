@@ -101,6 +101,82 @@ fn settled_tasks_are_remembered_within_a_bound() {
     assert!((10..=12).contains(&known), "{known}");
 }
 
+#[test]
+fn settled_tasks_have_a_maximum_and_the_oldest_are_forgotten_first() {
+    let builder = Balancer::builder().clock(filch::ManualClock::default()).settled_max(10);
+    let balancer: Balancer = builder.build().unwrap();
+    balancer.register_worker(Worker::new("w")).unwrap();
+    let job = balancer.submit_many((0..50).map(|index| Task::named(format!("t{index}")))).unwrap();
+    while let Some(assignment) = balancer.next("w").unwrap() {
+        assignment.succeed(()).unwrap();
+    }
+    for (index, task) in job.tasks.iter().enumerate() {
+        let (by_name, by_id) = (balancer.status(format!("t{index}")), balancer.status(*task));
+        assert_eq!((by_name.is_ok(), by_id.is_ok()), (index >= 40, index >= 40), "{index}");
+        assert_eq!(balancer.explain(*task).is_ok(), index >= 40);
+    }
+    let error = balancer.cancel("t3").unwrap_err();
+    assert_eq!(error, filch::Error::UnknownTask("t3".to_owned()));
+    balancer.submit(Task::named("t3")).unwrap();
+}
+
+#[test]
+fn lists_are_made_in_portions_and_others_may_go_on_between_them() {
+    let balancer = with_workers(&["w"]);
+    let job = balancer.submit_many((0..2000).map(|_| Task::new())).unwrap();
+    let mut listed: Vec<_> = balancer.iter_tasks().take(10).map(|task| task.id).collect();
+    assert_eq!(listed.len(), 10);
+    let mut tasks = balancer.iter_tasks();
+    listed = tasks.by_ref().take(700).map(|task| task.id).collect();
+    // While the list is under way: some end, some come.
+    for task in &job.tasks[500..1500] {
+        balancer.cancel(*task).unwrap();
+    }
+    balancer.submit_many((0..3000).map(|_| Task::new())).unwrap();
+    listed.extend(tasks.map(|task| task.id));
+    for task in job.tasks[..500].iter().chain(&job.tasks[1500..]) {
+        assert_eq!(listed.iter().filter(|id| *id == task).count(), 1, "{task} was there all the while");
+    }
+    let all = listed.len();
+    listed.sort_unstable();
+    listed.dedup();
+    assert_eq!(listed.len(), all, "nothing is listed twice");
+    for index in 0..200 {
+        balancer.register_worker(Worker::new(format!("w{index}"))).unwrap();
+    }
+    let mut workers = balancer.iter_workers();
+    assert_eq!(workers.next().unwrap().id, "w");
+    balancer.unregister_worker("w199").unwrap();
+    assert_eq!(workers.count(), 199);
+}
+
+#[test]
+fn samples_and_steals_are_whole_though_they_are_read_in_portions() {
+    let (balancer, clock) = still(push_bound());
+    for index in 0..100 {
+        balancer.register_worker(Worker::new(format!("w{index}"))).unwrap();
+    }
+    for _ in 0..50 {
+        clock.advance(Duration::from_secs(1));
+        balancer.tick();
+    }
+    let samples = balancer.samples();
+    assert_eq!(samples.len(), 50);
+    assert!(samples.windows(2).all(|pair| pair[0].at_s < pair[1].at_s));
+    assert_eq!(samples[0].queue_lengths.len(), 100);
+    for index in 0..100 {
+        for _ in 0..8 {
+            balancer.submit(Task::new().pin(format!("w{index}"))).unwrap();
+        }
+        let _ = balancer.steal(format!("w{}", (index + 1) % 100)).unwrap();
+    }
+    let report = balancer.steal_report();
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["total"]["attempts"], report.total.attempts);
+    assert_eq!(json["by_victim"].as_object().unwrap().len(), report.by_victim.len());
+    assert!(json["total"]["success_rate"].is_number() && json["total"]["latency_avg_s"].is_number());
+}
+
 /// Prefers the worker with the longest wait, and panics for tasks of priority 5.
 struct Moody;
 
