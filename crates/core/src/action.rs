@@ -218,6 +218,13 @@ pub enum Refusal {
     },
     /// The description makes no sense; the text says what.
     Invalid(String),
+    /// The description of one task makes no sense.
+    InvalidTask {
+        /// Position in the submission.
+        index: u32,
+        /// What is wrong, as what the task does: "has a timeout of zero".
+        what: String,
+    },
     /// The attempt is not the one that counts (any more).
     StaleAttempt(TaskId, u32),
 }
@@ -270,9 +277,12 @@ impl fmt::Display for Refusal {
                 write!(f, "task #{index} depends on #{at}, which the graph does not have")
             }
             Refusal::Cycle(path) => {
-                f.write_str("the tasks wait for each other: ")?;
-                for at in path {
+                write!(f, "{} tasks wait for each other: ", path.len())?;
+                for at in path.iter().take(8) {
                     write!(f, "#{at} -> ")?;
+                }
+                if path.len() > 8 {
+                    f.write_str("… -> ")?;
                 }
                 write!(f, "#{}", path.first().copied().unwrap_or_default())
             }
@@ -284,6 +294,7 @@ impl fmt::Display for Refusal {
             }
             Refusal::PinnedElsewhere { worker, .. } => write!(f, "{worker} can never run the task pinned to it"),
             Refusal::Invalid(what) => f.write_str(what),
+            Refusal::InvalidTask { index, what } => write!(f, "task #{index} {what}"),
             Refusal::StaleAttempt(task, attempt) => write!(f, "attempt {attempt} of {task} no longer counts"),
         }
     }

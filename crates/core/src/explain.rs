@@ -38,7 +38,8 @@ pub struct DecisionCandidate {
     pub worker: WorkerId,
     /// Its score; none if the policy refused it.
     pub score: Option<f64>,
-    /// The terms of the score, in the policy's own words.
+    /// The terms of the score, in the policy's own words. Those of filch's own policies add up to it, but for
+    /// `performance_based` and `adaptive`, whose scores are products.
     pub terms: Vec<(&'static str, f64)>,
 }
 
@@ -71,6 +72,18 @@ pub enum Reason {
         retries: u32,
         /// Retries allowed.
         most: u32,
+    },
+    /// Its holders gave it back again and again, so it pauses.
+    GivenBack {
+        /// Until when.
+        until: Time,
+        /// How often.
+        times: u32,
+    },
+    /// It must never run twice at once, and its last holder may still be at it.
+    Lease {
+        /// Until when at the latest.
+        until: Time,
     },
     /// No registered worker can ever run it.
     NobodyCan {
@@ -116,10 +129,24 @@ pub enum Reason {
 pub enum CandidateFate {
     /// It could never run it.
     Never(Lack),
-    /// It gets no work: draining, silent or set aside.
+    /// It gets no work: draining or silent.
     NotUp(WorkerState),
+    /// It was set aside after failures.
+    SetAside {
+        /// Until when.
+        until: Time,
+        /// Failures in a row that it takes.
+        failures: u32,
+        /// How often it was set aside since it last did well, this time included.
+        times: u32,
+    },
     /// Every slot is taken.
-    SlotsTaken,
+    SlotsTaken {
+        /// Slots in use.
+        used: u32,
+        /// Slots it has.
+        slots: u32,
+    },
     /// It has too little of a resource left.
     Short {
         /// Of what.
@@ -150,6 +177,10 @@ pub struct Explanation {
     pub waiting: Span,
     /// Why it waits; empty if it does not.
     pub reasons: Vec<Reason>,
+    /// Its deadline and the earliest moment it could end, if that is too late.
+    pub hopeless: Option<(Time, Time)>,
+    /// The tasks it depends on that did not end well, as far as they are remembered, if it was settled for that.
+    pub failed_parents: Vec<(TaskId, Status)>,
     /// Classes of workers that can never run it: one member of each, and what it lacks.
     pub refused_by: Vec<(WorkerId, Lack)>,
     /// Why it was placed where it is, while that is remembered.
@@ -179,6 +210,11 @@ impl Scheduler {
                     settled.refused_by =
                         self.tasks.extra(task.slot).map(|extra| extra.refused_by.clone()).unwrap_or_default();
                 }
+                if cause == Cause::ParentFailed {
+                    let parents = self.tasks.extra(task.slot).into_iter().flat_map(|extra| &extra.parents);
+                    let ended = parents.filter_map(|&parent| Some((parent, self.tasks.outcome(parent)?.0)));
+                    settled.failed_parents = ended.filter(|(_, status)| *status != Status::Completed).collect();
+                }
                 settled.failures = self.failures_of(task.slot);
                 return Some(settled);
             }
@@ -190,6 +226,10 @@ impl Scheduler {
         }
         explanation.failures = self.failures_of(slot);
         self.explain_waiting(slot, &mut explanation);
+        let earliest = if found.state.is_held() { found.since } else { self.now } + self.expected_of(slot);
+        if earliest > found.deadline {
+            explanation.hopeless = Some((found.deadline, earliest));
+        }
         Some(explanation)
     }
 
@@ -200,6 +240,8 @@ impl Scheduler {
             cause,
             waiting: Span::ZERO,
             reasons: Vec::new(),
+            hopeless: None,
+            failed_parents: Vec::new(),
             refused_by: Vec::new(),
             decision: self.decisions.iter().rev().find(|decision| decision.task == task).cloned(),
             failures: Vec::new(),
@@ -214,7 +256,13 @@ impl Scheduler {
         let task = self.tasks.at(slot);
         let reasons = &mut explanation.reasons;
         match task.state {
-            State::Vacant | State::Assigned | State::Running => {}
+            State::Vacant => {}
+            State::Assigned | State::Running => {
+                let holder = &self.workers[task.worker];
+                if holder.state == WorkerState::Silent {
+                    reasons.push(Reason::Lease { until: holder.silent_since + self.config.limits.lease });
+                }
+            }
             State::Blocked => {
                 for &parent in self.tasks.extra(slot).iter().flat_map(|extra| &extra.parents) {
                     if let Some(at) = self.tasks.find(parent) {
@@ -222,11 +270,20 @@ impl Scheduler {
                     }
                 }
             }
-            State::Backoff => reasons.push(Reason::Backoff {
-                until: task.since,
-                retries: u32::from(task.retries),
-                most: self.retry_terms(slot).max_retries,
-            }),
+            State::Backoff => {
+                let until = task.since;
+                reasons.push(match task.cause {
+                    Cause::GivenBack => Reason::GivenBack { until, times: u32::from(task.given_back) },
+                    _ => Reason::Backoff {
+                        until,
+                        retries: u32::from(task.retries),
+                        most: self.retry_terms(slot).max_retries,
+                    },
+                });
+                if self.may_still_run(slot) {
+                    reasons.push(Reason::Lease { until });
+                }
+            }
             State::Parked => {
                 reasons.push(Reason::NobodyCan {
                     requeues: u32::from(task.requeues),
@@ -293,8 +350,15 @@ impl Scheduler {
         match self.fits_now(slot, at) {
             Ok(()) if worker.credit == 0 => CandidateFate::NotAsking,
             Ok(()) => CandidateFate::Ready,
-            Err(Shortage::NotUp) => CandidateFate::NotUp(worker.state),
-            Err(Shortage::Slots) => CandidateFate::SlotsTaken,
+            Err(Shortage::NotUp) => match worker.state {
+                WorkerState::Quarantined(until) => CandidateFate::SetAside {
+                    until,
+                    failures: self.config.limits.quarantine_after,
+                    times: worker.quarantines,
+                },
+                state => CandidateFate::NotUp(state),
+            },
+            Err(Shortage::Slots) => CandidateFate::SlotsTaken { used: worker.used_slots(), slots: worker.slots },
             Err(Shortage::Resource { resource, needs, free }) => CandidateFate::Short { resource, needs, free },
             Err(Shortage::Reserved { task, from }) => CandidateFate::KeptFor(task, from),
         }

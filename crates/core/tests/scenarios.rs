@@ -576,7 +576,10 @@ impl Play {
         match fate {
             CandidateFate::Never(lack) => self.lack(lack),
             CandidateFate::NotUp(state) => self.state(state),
-            CandidateFate::SlotsTaken => "every slot is taken".to_owned(),
+            CandidateFate::SetAside { until, failures, times } => {
+                format!("set aside until {} (after {failures} failures, time {times})", seconds(until.0))
+            }
+            CandidateFate::SlotsTaken { used, slots } => format!("{used} of {slots} slots taken"),
             CandidateFate::Short { resource, needs, free } => {
                 format!("{needs} {} asked, {free} free", self.names.resources.name(resource.0))
             }
@@ -607,6 +610,10 @@ impl Play {
             Reason::Backoff { until, retries, most } => {
                 format!("next attempt at {} (retry {retries} of {most})", seconds(until.0))
             }
+            Reason::GivenBack { until, times } => {
+                format!("given back {times} times, next attempt at {}", seconds(until.0))
+            }
+            Reason::Lease { until } => format!("its last holder may be at it until {}", seconds(until.0)),
             Reason::NobodyCan { requeues, most } => format!("nobody can run it (requeued {requeues} of {most} times)"),
             Reason::NoWorkers => "nobody is registered".to_owned(),
             Reason::NoRoom { candidates } => {
@@ -627,12 +634,29 @@ impl Play {
     }
 
     fn show_explanation(&mut self, name: &str, explanation: &Explanation) {
-        let Explanation { status, cause, waiting, reasons, refused_by, decision, failures, .. } = explanation;
+        let Explanation {
+            status,
+            cause,
+            waiting,
+            reasons,
+            refused_by,
+            decision,
+            failures,
+            hopeless,
+            failed_parents,
+            ..
+        } = explanation;
         let why = if *cause == Cause::None { String::new() } else { format!(" ({})", word(cause)) };
         let waits = if waiting.0 > 0 { format!(", waiting {}", seconds(waiting.0)) } else { String::new() };
         self.say(&format!("{name} is {}{why}{waits}", status.name()));
         for line in reasons.iter().flat_map(|reason| self.reason(reason)).collect::<Vec<_>>() {
             self.say(&format!("- {line}"));
+        }
+        if let Some((deadline, earliest)) = hopeless {
+            self.say(&format!("- due at {}, ends at {} at the earliest", seconds(deadline.0), seconds(earliest.0)));
+        }
+        for (parent, status) in failed_parents {
+            self.say(&format!("- after {}, which is {}", self.task_name(*parent), status.name()));
         }
         for (worker, lack) in refused_by {
             self.say(&format!("- {} and its like: {}", self.worker_name(*worker), self.lack(*lack)));

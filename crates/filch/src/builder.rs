@@ -50,7 +50,7 @@ impl PolicyChoice {
                 let mut probe = config.clone();
                 probe.scheduling.policy = spec;
                 if let Some(problem) = probe.validate().first() {
-                    return Err(problem.message.clone());
+                    return Err(crate::error::in_one_line(problem));
                 }
                 policy::create(&probe.scheduling.policy, &probe).map_err(|error| error.0)
             }
@@ -93,6 +93,12 @@ impl Policy for Calm {
         }
         // However many it gave, there is one for each worker.
         scores.resize(before + workers.len(), None);
+    }
+
+    fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
+        let mut all = catch_unwind(AssertUnwindSafe(|| self.0.terms_all(task, workers))).unwrap_or_default();
+        all.resize(workers.len(), Terms::default());
+        all
     }
 
     fn order(&self) -> Order {

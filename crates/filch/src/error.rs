@@ -12,15 +12,35 @@ pub enum Error {
     /// A worker of that id is registered already.
     #[error("a worker `{0}` is registered already")]
     DuplicateWorker(String),
-    /// A task of that id is not settled yet, or the submission has two of it.
+    /// A task of that id is not settled yet.
     #[error("there is a task `{0}` already that is not settled")]
     DuplicateTask(String),
+    /// Two tasks of one submission have the same id.
+    #[error("the submission has two tasks `{task}`, at positions {first} and {second}")]
+    NamedTwice {
+        /// The id.
+        task: String,
+        /// Position of the first.
+        first: usize,
+        /// Position of the second.
+        second: usize,
+    },
     /// No worker of that id is registered.
     #[error("no worker `{0}` is registered")]
     UnknownWorker(String),
     /// There is no such task, or it was settled so long ago that nothing is known of it.
     #[error("there is no task `{0}`")]
     UnknownTask(String),
+    /// The task is settled, so nothing can be done about it any more.
+    #[error("task `{task}` {} {}", ended(.status), back(.ago))]
+    Settled {
+        /// The task.
+        task: String,
+        /// How it ended.
+        status: Status,
+        /// How long ago.
+        ago: Duration,
+    },
     /// There is no such job, or all of it is settled.
     #[error("there is no job `{0}`")]
     UnknownJob(String),
@@ -40,8 +60,28 @@ pub enum Error {
         /// What it named.
         parent: String,
     },
+    /// A task depends on another of the same submission, which is no graph.
+    #[error("task `{task}` depends on `{parent}` of the same submission: use `submit_graph` for tasks that do")]
+    Sibling {
+        /// The task.
+        task: String,
+        /// What it named.
+        parent: String,
+    },
+    /// A task was to be spawned by one that is settled.
+    #[error("task `{task}` cannot be spawned by `{parent}`, which {} {}", ended(.status), back(.ago))]
+    SettledParent {
+        /// The task.
+        task: String,
+        /// The one that should have spawned it.
+        parent: String,
+        /// How that one ended.
+        status: Status,
+        /// How long ago.
+        ago: Duration,
+    },
     /// The tasks of a graph wait for each other.
-    #[error("the tasks wait for each other: {}", .0.join(" -> "))]
+    #[error("{}", circle(.0))]
     Cycle(
         /// The tasks along the cycle; the first stands at the end again.
         Vec<String>,
@@ -106,6 +146,40 @@ pub enum Error {
     Stopped,
 }
 
+/// How a task ended, as the end of a sentence about it.
+fn ended(status: &Status) -> &'static str {
+    match status {
+        Status::Completed => "completed",
+        Status::Failed => "failed",
+        Status::Cancelled => "was cancelled",
+        Status::Skipped => "was skipped",
+        Status::Returned => "was handed back",
+        _ => "was settled",
+    }
+}
+
+/// How long ago, in words.
+fn back(ago: &Duration) -> String {
+    if *ago < Duration::from_millis(100) { "just now".to_owned() } else { format!("{:.1} s ago", ago.as_secs_f64()) }
+}
+
+/// Tasks shown at either end of a long cycle.
+const SHOWN: usize = 4;
+
+/// A cycle in words; of a long one the first and the last tasks.
+fn circle(path: &[String]) -> String {
+    // The first task stands at the end again.
+    let tasks = path.len().saturating_sub(1);
+    if let [only, _] = path {
+        return format!("task `{only}` waits for itself");
+    }
+    if tasks <= 2 * SHOWN + 1 {
+        return format!("the tasks wait for each other: {}", path.join(" -> "));
+    }
+    let (head, tail) = (path[..SHOWN].join(" -> "), path[path.len() - SHOWN..].join(" -> "));
+    format!("{tasks} tasks wait for each other: {head} -> … -> {tail}")
+}
+
 /// Why no balancer could be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -122,7 +196,7 @@ pub enum BuildError {
     #[error("{0}")]
     Config(ConfigErrors),
     /// The configuration built in code is wrong.
-    #[error("the configuration is wrong: {}", .0.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; "))]
+    #[error("the configuration is wrong: {}", .0.iter().map(in_one_line).collect::<Vec<_>>().join("; "))]
     Settings(
         /// What is wrong with it.
         Vec<Problem>,
@@ -130,4 +204,12 @@ pub enum BuildError {
     /// A policy could not be made.
     #[error("{0}")]
     Policy(String),
+}
+
+/// A problem with its help, where there is no room for more than a line.
+pub(crate) fn in_one_line(problem: &Problem) -> String {
+    match &problem.help {
+        Some(help) => format!("{} ({help})", problem.message),
+        None => problem.message.clone(),
+    }
 }

@@ -26,12 +26,34 @@ pub struct Explanation {
     pub waiting_s: f64,
     /// Why it waits; empty if it does not.
     pub reasons: Vec<Reason>,
+    /// Its deadline, if it cannot meet it.
+    pub hopeless: Option<Hopeless>,
+    /// Tasks it depends on that did not end well, if it was settled for that and as far as they are remembered.
+    pub failed_parents: Vec<Parent>,
     /// One worker of each class that can never run it.
     pub refused_by: Vec<Refused>,
     /// Why it was placed where it is, while that is remembered.
     pub decision: Option<Choice>,
     /// Workers where earlier attempts ended badly, and why.
     pub failures: Vec<Refused>,
+}
+
+/// A deadline that cannot be met.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Hopeless {
+    /// Seconds until the deadline; 0 if it has passed.
+    pub deadline_in_s: f64,
+    /// Seconds until the task could end at the earliest.
+    pub earliest_in_s: f64,
+}
+
+/// A task that another depends on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Parent {
+    /// Which, by name where it has one.
+    pub task: String,
+    /// Where it stands.
+    pub status: &'static str,
 }
 
 /// One reason why a task waits.
@@ -64,6 +86,18 @@ pub enum Reason {
         retries: u32,
         /// Retries allowed.
         most: u32,
+    },
+    /// Its holders gave it back again and again, so it pauses.
+    GivenBack {
+        /// For so many more seconds.
+        seconds_left: f64,
+        /// How often it was given back.
+        times: u32,
+    },
+    /// It must never run twice at once, and its last holder may still be at it.
+    Lease {
+        /// For so many more seconds.
+        seconds_left: f64,
     },
     /// No registered worker can ever run it.
     NobodyCan {
@@ -133,7 +167,8 @@ pub struct Candidate {
     pub worker: String,
     /// Its score, highest wins; none if the policy refused it.
     pub score: Option<f64>,
-    /// The terms of the score.
+    /// The terms of the score, what counts against the worker negative. They add up to the score unless the policy
+    /// computes it in another way; then they are the figures it used.
     pub terms: Vec<(&'static str, f64)>,
 }
 
@@ -159,6 +194,15 @@ pub(crate) fn translate<T, R>(
         error: state.entry(explanation.task).and_then(|entry| entry.error.as_deref()).map(str::to_owned),
         waiting_s: explanation.waiting.as_secs_f64(),
         reasons: explanation.reasons.into_iter().map(|reason| translator.reason(reason)).collect(),
+        hopeless: explanation.hopeless.map(|(deadline, earliest)| Hopeless {
+            deadline_in_s: translator.seconds_until(deadline),
+            earliest_in_s: translator.seconds_until(earliest),
+        }),
+        failed_parents: explanation
+            .failed_parents
+            .into_iter()
+            .map(|(parent, status)| Parent { task: state.task_label(parent), status: status.name() })
+            .collect(),
         refused_by: explanation
             .refused_by
             .into_iter()
@@ -202,6 +246,10 @@ impl<T, R> Translator<'_, T, R> {
             core::Reason::Backoff { until, retries, most } => {
                 Reason::Backoff { seconds_left: self.seconds_until(until), retries, most }
             }
+            core::Reason::GivenBack { until, times } => {
+                Reason::GivenBack { seconds_left: self.seconds_until(until), times }
+            }
+            core::Reason::Lease { until } => Reason::Lease { seconds_left: self.seconds_until(until) },
             core::Reason::NobodyCan { requeues, most } => Reason::NobodyCan { requeues, most },
             core::Reason::NoWorkers => Reason::NoWorkers,
             core::Reason::NoRoom { candidates } => Reason::NoRoom {
@@ -224,7 +272,19 @@ impl<T, R> Translator<'_, T, R> {
         match fate {
             CandidateFate::Never(lack) => self.names.lack(lack),
             CandidateFate::NotUp(state) => format!("it is {}", state.name()),
-            CandidateFate::SlotsTaken => "all its slots are taken".to_owned(),
+            CandidateFate::SetAside { until, failures, times } => format!(
+                "it is set aside for {:.1} s more, after {} in a row{}",
+                self.seconds_until(until),
+                count(u64::from(failures), "failure"),
+                if times > 1 { format!(", and that {times} times") } else { String::new() },
+            ),
+            CandidateFate::SlotsTaken { used, slots } => {
+                format!(
+                    "{used} of its {} {} taken",
+                    count(u64::from(slots), "slot"),
+                    if used == 1 { "is" } else { "are" }
+                )
+            }
             CandidateFate::Short { resource, needs, free } => {
                 format!("it has {free} {} free, the task needs {needs}", self.names.resource_name(resource))
             }
@@ -253,6 +313,17 @@ impl fmt::Display for Explanation {
         for reason in &self.reasons {
             write!(f, "{reason}")?;
         }
+        if let Some(Hopeless { deadline_in_s, earliest_in_s }) = self.hopeless {
+            if deadline_in_s > 0.0 {
+                write!(f, "  cannot meet its deadline in {deadline_in_s:.1} s")?;
+            } else {
+                write!(f, "  its deadline has passed")?;
+            }
+            writeln!(f, ": it could end in {earliest_in_s:.1} s at the earliest")?;
+        }
+        for Parent { task, status } in &self.failed_parents {
+            writeln!(f, "  depends on {task}, which is {status}")?;
+        }
         if !self.refused_by.is_empty() {
             writeln!(f, "  can never run on:")?;
             list(f, &self.refused_by)?;
@@ -268,6 +339,11 @@ impl fmt::Display for Explanation {
     }
 }
 
+/// So many of something, in words.
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 fn list(f: &mut fmt::Formatter<'_>, entries: &[Refused]) -> fmt::Result {
     entries.iter().try_for_each(|entry| writeln!(f, "    {}: {}", entry.worker, entry.why))
 }
@@ -277,10 +353,21 @@ impl fmt::Display for Reason {
         match self {
             Reason::Dependency { parent, status } => writeln!(f, "  depends on {parent}, which is {status}"),
             Reason::Key { key, held, limit, ahead } => {
-                writeln!(f, "  key `{key}`: {held} of {limit} run with it, {ahead} come first")
+                let come = if *ahead == 1 { "comes" } else { "come" };
+                writeln!(f, "  key `{key}`: {held} of {limit} run with it, {ahead} {come} first")
             }
             Reason::Backoff { seconds_left, retries, most } => {
                 writeln!(f, "  retry {retries} of {most} in {seconds_left:.1} s")
+            }
+            Reason::GivenBack { seconds_left, times } => {
+                writeln!(
+                    f,
+                    "  given back {}; handed out again in {seconds_left:.1} s",
+                    count(u64::from(*times), "time")
+                )
+            }
+            Reason::Lease { seconds_left } => {
+                writeln!(f, "  exclusive, and its last holder may still be at it: waits {seconds_left:.1} s for it")
             }
             Reason::NobodyCan { requeues, most } => {
                 writeln!(f, "  no registered worker can ever run it; tried again {requeues} of {most} times")
@@ -290,9 +377,12 @@ impl fmt::Display for Reason {
                 writeln!(f, "  workers that can run it:")?;
                 list(f, candidates)
             }
-            Reason::Behind { tasks, level } => writeln!(f, "  {tasks} tasks come first (level {level})"),
+            Reason::Behind { tasks, level } => {
+                let come = if *tasks == 1 { "comes" } else { "come" };
+                writeln!(f, "  {} {come} first (level {level})", count(*tasks, "task"))
+            }
             Reason::AtWorker { worker, ahead, state } => {
-                writeln!(f, "  in the queue of {worker} ({state}), {ahead} tasks before it")
+                writeln!(f, "  in the queue of {worker} ({state}), {} before it", count(*ahead, "task"))
             }
             Reason::Reserved { worker, in_s } => writeln!(f, "  {worker} is kept for it, expected in {in_s:.1} s"),
         }
@@ -309,14 +399,60 @@ impl fmt::Display for Choice {
             match candidate.score {
                 None => writeln!(f, "    {}: refused", candidate.worker)?,
                 Some(score) => {
-                    write!(f, "    {}: {score:.3}", candidate.worker)?;
-                    for (at, (name, value)) in candidate.terms.iter().enumerate() {
-                        write!(f, "{}{name} {value:.3}", if at == 0 { " = " } else { ", " })?;
-                    }
-                    writeln!(f)?;
+                    writeln!(f, "    {}: {}{}", candidate.worker, number(score), equation(score, &candidate.terms))?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// A number as people write it: up to six decimals, and no more than it needs.
+fn number(value: f64) -> String {
+    let text = format!("{value:.6}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+/// The terms of a score: as its sum if they are, as a list if the score comes about in another way.
+fn equation(score: f64, terms: &[(&'static str, f64)]) -> String {
+    let sum: f64 = terms.iter().map(|term| term.1).sum();
+    if terms.is_empty() {
+        return String::new();
+    }
+    if (sum - score).abs() > 1e-9 * score.abs().max(1.0) {
+        let list: Vec<_> = terms.iter().map(|(name, value)| format!("{name} {}", number(*value))).collect();
+        return format!(" from {}", list.join(", "));
+    }
+    let mut text = " =".to_owned();
+    for (at, &(name, value)) in terms.iter().enumerate() {
+        let sign = match (at, value < 0.0) {
+            (0, false) => " ",
+            (0, true) => " -",
+            (_, false) => " + ",
+            (_, true) => " - ",
+        };
+        text += &format!("{sign}{name} {}", number(value.abs()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_is_shown_as_the_sum_it_is_or_with_the_figures_it_comes_from() {
+        assert_eq!(
+            equation(-1.5, &[("wait", -2.0), ("warmth", 0.5), ("cold", 0.0)]),
+            " = -wait 2 + warmth 0.5 + cold 0"
+        );
+        assert_eq!(equation(1.0, &[("skills", 1.25), ("queue", -0.25)]), " = skills 1.25 - queue 0.25");
+        assert_eq!(equation(6.0, &[("speed", 2.0), ("success", 3.0)]), " from speed 2, success 3");
+        assert_eq!(equation(6.0, &[]), "");
+        assert_eq!(
+            (number(-0.0), number(1.0 / 3.0), number(1e9)),
+            ("0".into(), "0.333333".into(), "1000000000".into())
+        );
     }
 }

@@ -39,7 +39,7 @@ pub use balancer::{Balancer, CallbackId, Job, NextAssignment, ReturnedTask, Stat
 pub use builder::{Builder, PolicyChoice};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{BuildError, Error};
-pub use explain::{Candidate, Choice, Explanation, Reason, Refused};
+pub use explain::{Candidate, Choice, Explanation, Hopeless, Parent, Reason, Refused};
 pub use filch_core::config::{self, Config, PolicySpec};
 pub use filch_core::policy::{self, Policy};
 pub use filch_core::steal;

@@ -28,6 +28,9 @@ pub(crate) struct NameBook {
     names: RwLock<Names>,
 }
 
+/// The largest amount of a resource: sums of a few of them can still be counted exactly.
+const MOST: f64 = 1e14;
+
 impl NameBook {
     /// Different names of each sort at the most. Capabilities and resources index vectors, so they get fewer.
     const LIMITS: [(&'static str, u32); 6] = [
@@ -40,11 +43,15 @@ impl NameBook {
     ];
 
     fn number(&self, sort: Sort, name: &str) -> Result<u32, Error> {
+        let (what, limit) = Self::LIMITS[sort as usize];
+        // Without a kind or a type is what most tasks are, so there the empty name means that.
+        if name.is_empty() && !matches!(sort, Sort::Kind | Sort::TaskType) {
+            return Err(Error::Invalid(format!("there is an empty name among the {what}")));
+        }
         if let Some(known) = table(&self.names.read(), sort).get(name) {
             return Ok(known);
         }
         let mut names = self.names.write();
-        let (what, limit) = Self::LIMITS[sort as usize];
         let table = table_mut(&mut names, sort);
         // Numbers are given in order, so the last one allowed is known if the table is full.
         let full = table.name(limit - 1) != "?" || table.get("?") == Some(limit - 1);
@@ -92,7 +99,19 @@ impl NameBook {
             if !amount.is_finite() || *amount < 0.0 {
                 return Err(Error::Invalid(format!("the amount of `{name}` must be 0 or more, not {amount}")));
             }
-            Ok((ResourceId(self.number(Sort::Resource, name)?), Amount::from_f64(*amount)))
+            let exact = Amount::from_f64(*amount);
+            if *amount > 0.0 && exact == Amount(0) {
+                return Err(Error::Invalid(format!(
+                    "the amount of `{name}` must be 0.0001 at the least, not {amount}"
+                )));
+            }
+            let total: f64 = amounts.iter().filter(|other| other.0 == *name).map(|other| other.1).sum();
+            if total > MOST {
+                let text =
+                    format!("the amount of `{name}` must be {MOST:e} at the most, not {total:e}: use a larger unit");
+                return Err(Error::Invalid(text));
+            }
+            Ok((ResourceId(self.number(Sort::Resource, name)?), exact))
         };
         amounts.iter().map(number).collect()
     }
@@ -152,7 +171,8 @@ mod tests {
     #[test]
     fn names_keep_their_numbers_and_there_is_a_limit() {
         let book = NameBook::default();
-        assert_eq!(book.kind("").unwrap(), KindId(0));
+        assert_eq!((book.kind("").unwrap(), book.task_type("").unwrap()), (KindId(0), TypeId(0)));
+        assert!(matches!(book.key(""), Err(Error::Invalid(_))));
         let render = book.kind("render").unwrap();
         assert_eq!(book.kind("render").unwrap(), render);
         for index in 4..1024 {
@@ -166,8 +186,12 @@ mod tests {
     #[test]
     fn amounts_that_make_no_sense_are_refused() {
         let book = NameBook::default();
-        for amount in [-1.0, f64::NAN, f64::INFINITY] {
-            assert!(matches!(book.demand(&[("gpus".to_owned(), amount)]), Err(Error::Invalid(_))));
+        for amount in [-1.0, f64::NAN, f64::INFINITY, 1e300, 1.1e14, 1e-5] {
+            assert!(matches!(book.demand(&[("gpus".to_owned(), amount)]), Err(Error::Invalid(_))), "{amount}");
         }
+        let twice = [("memory".to_owned(), 9e13), ("memory".to_owned(), 9e13)];
+        let error = book.vector(&twice).unwrap_err().to_string();
+        assert_eq!(error, "the amount of `memory` must be 1e14 at the most, not 1.8e14: use a larger unit");
+        assert!(book.vector(&[("memory".to_owned(), 1e14)]).is_ok());
     }
 }

@@ -219,7 +219,7 @@ impl Task<()> {
         Task { payload: Arc::new(()), details: None }
     }
 
-    /// A task that can be found by this name. No two tasks that are not settled may share one.
+    /// A task that can be found by this name, which must not be empty. No two tasks that are not settled may share one.
     #[must_use]
     pub fn named(id: impl Into<String>) -> Task<()> {
         let name: String = id.into();
@@ -257,13 +257,13 @@ impl<T> Task<T> {
         self
     }
 
-    /// What it is; durations and success are learned per kind.
+    /// What it is; durations and success are learned per kind. Empty is the same as none.
     #[must_use]
     pub fn kind(self, kind: impl Into<String>) -> Self {
         self.with(|details| details.kind = Some(kind.into()))
     }
 
-    /// Its type, which selects a placement policy of its own where one is set for it.
+    /// Its type, which selects a placement policy of its own where one is set for it. Empty is the same as none.
     #[must_use]
     pub fn task_type(self, task_type: impl Into<String>) -> Self {
         self.with(|details| details.task_type = Some(task_type.into()))
@@ -287,7 +287,8 @@ impl<T> Task<T> {
         self.with(|details| details.skills.extend(skills.into_iter().map(Into::into)))
     }
 
-    /// How much of a resource is reserved for it while it runs.
+    /// How much of a resource is reserved for it while it runs, in steps of 0.0001. Of `gpus` either a share below 1,
+    /// which is given from one device, or a whole number.
     #[must_use]
     pub fn resource(self, name: impl Into<String>, amount: f64) -> Self {
         self.with(|details| details.resources.push((name.into(), amount)))
@@ -311,7 +312,7 @@ impl<T> Task<T> {
         self.with(|details| details.idempotent = idempotent)
     }
 
-    /// How long it should take.
+    /// How long it should take; zero says nothing.
     #[must_use]
     pub fn estimate(self, estimate: Duration) -> Self {
         self.with(|details| details.estimate = Some(estimate))
@@ -335,7 +336,8 @@ impl<T> Task<T> {
         self.with(|details| details.retries = Some(most))
     }
 
-    /// The pause before the first retry, doubled each time, and the longest pause, instead of the configured ones.
+    /// The pause before the first retry, doubled each time, and the longest pause, instead of the configured ones. The
+    /// longest must not be the shorter one.
     #[must_use]
     pub fn backoff(self, first: Duration, longest: Duration) -> Self {
         self.with(|details| details.backoff = Some((first, longest)))
@@ -402,6 +404,13 @@ impl Details {
 
     /// The task as the core sees it, but for other tasks, workers and jobs, which only the balancer's state knows.
     pub(crate) fn spec(&self, names: &NameBook, retry: &Retry) -> Result<TaskSpec, Error> {
+        if self.name.as_ref().is_some_and(|name| name.is_empty()) {
+            return Err(Error::Invalid("the name of a task must not be empty; leave it out instead".to_owned()));
+        }
+        if let Some((first, longest)) = self.backoff.filter(|(first, longest)| first > longest) {
+            let text = format!("the first pause before a retry ({first:?}) is longer than the longest ({longest:?})");
+            return Err(Error::Invalid(text));
+        }
         let mut spec = TaskSpec {
             requires: names.capabilities(&self.requires)?,
             skills: names.capabilities(&self.skills)?,

@@ -26,7 +26,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker with one slot, under an id that no other registered worker may have.
+    /// A worker with one slot, under an id that is not empty and that no other registered worker may have.
     #[must_use]
     pub fn new(id: impl Into<String>) -> Worker {
         let WorkerSpec { slots, speed, cost_rate, weight, .. } = WorkerSpec::default();
@@ -56,7 +56,8 @@ impl Worker {
     }
 
     /// How much it has of a resource: `cpus`, `memory`, `gpus`, `gpu_memory` or any name. Without `cpus` it has as many
-    /// as slots.
+    /// as slots. Amounts are counted in steps of 0.0001. `gpus` may end in a share: 1.5 is one whole device and half of
+    /// another, for a machine that keeps the other half for itself.
     #[must_use]
     pub fn resource(mut self, name: impl Into<String>, amount: f64) -> Self {
         self.resources.push((name.into(), amount));
@@ -92,6 +93,9 @@ impl Worker {
     }
 
     pub(crate) fn spec(&self, names: &NameBook) -> Result<WorkerSpec, Error> {
+        if self.name.is_empty() {
+            return Err(Error::Invalid("the id of a worker must not be empty".to_owned()));
+        }
         Ok(WorkerSpec {
             tag: 0,
             capabilities: names.capabilities(&self.capabilities)?,

@@ -20,6 +20,8 @@ mod span;
 mod tests;
 
 pub use load::{Loaded, MAX_BYTES, Origin, Origins, decode};
+pub use nearest::nearest;
+pub(crate) use policies::policy_hint;
 pub use policies::{POLICIES, PolicyEntry, policy};
 pub use problem::{ConfigErrors, Palette, Place, Problem};
 pub use reference::reference;

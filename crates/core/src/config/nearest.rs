@@ -4,7 +4,12 @@
 const LONGEST_WORD: usize = 64;
 
 /// The candidate nearest to `word`, if one is near enough to be meant; the first one among equals.
-pub(super) fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
+///
+/// ```
+/// assert_eq!(filch_core::config::nearest("hotspot", &["basic", "hot-spot"]), Some("hot-spot"));
+/// ```
+#[must_use]
+pub fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let wanted = plain(word);
     let length = wanted.chars().count();
     if length == 0 || length > LONGEST_WORD {

@@ -66,6 +66,11 @@ pub fn policy(name: &str) -> Option<&'static PolicyEntry> {
     POLICIES.iter().find(|entry| entry.name == name)
 }
 
+/// What somebody who wrote that name may have meant.
+pub(crate) fn policy_hint(name: &str) -> String {
+    super::nearest::choice_names(name, &names())
+}
+
 /// All names, in the order of [`POLICIES`].
 pub(super) fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|entry| entry.name).collect()

@@ -14,7 +14,7 @@ impl Policy for Fifo {
         "fifo"
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        worker.is_idle().then(|| -terms.add("joined", worker.joined as f64))
+        worker.is_idle().then(|| terms.add("joined", -(worker.joined as f64)))
     }
     fn order(&self) -> Order {
         Order::Joined
@@ -30,7 +30,7 @@ impl Policy for RoundRobin {
         "round_robin"
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        Some(-terms.add("last_assigned", worker.last_assigned as f64))
+        Some(terms.add("last_assigned", -(worker.last_assigned as f64)))
     }
     fn order(&self) -> Order {
         Order::Recency
@@ -46,7 +46,7 @@ impl Policy for WeightedRoundRobin {
         "weighted_round_robin"
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        Some(-terms.add("turns_per_weight", (worker.assigned + 1) as f64 / worker.weight))
+        Some(terms.add("turns_per_weight", -((worker.assigned + 1) as f64 / worker.weight)))
     }
     fn order(&self) -> Order {
         Order::Weighted
@@ -62,7 +62,7 @@ impl Policy for PriorityBased {
         "priority_based"
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        worker.is_idle().then(|| -terms.add("tasks", f64::from(worker.held())))
+        worker.is_idle().then(|| terms.add("tasks", -f64::from(worker.held())))
     }
 }
 
@@ -75,8 +75,8 @@ impl Policy for LoadBalancing {
         "load_balancing"
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        let running = terms.add("running_per_size", f64::from(worker.running) / worker.size());
-        Some(-(running + terms.add("queued", f64::from(worker.queued))))
+        let running = terms.add("running_per_size", -(f64::from(worker.running) / worker.size()));
+        Some(running + terms.add("queued", -f64::from(worker.queued)))
     }
 }
 
@@ -91,7 +91,7 @@ impl Policy for WorkStealing {
     }
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let home = if task.parent_worker == Some(worker.id) { 1e9 } else { 0.0 };
-        Some(terms.add("home", home) - terms.add("tasks", f64::from(worker.held())))
+        Some(terms.add("home", home) + terms.add("tasks", -f64::from(worker.held())))
     }
 }
 
@@ -108,8 +108,8 @@ impl Policy for BestFit {
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let skills = terms.add("skill_match", worker.skill_match);
-        let queue = terms.add("queue", f64::from(worker.queued) / 10.0);
-        Some(skills - queue + terms.add("history", worker.success_rate * self.history_weight))
+        let queue = terms.add("queue", -(f64::from(worker.queued) / 10.0));
+        Some(skills + queue + terms.add("history", worker.success_rate * self.history_weight))
     }
 }
 
@@ -144,7 +144,7 @@ impl Policy for Affinity {
         } else {
             0.0
         };
-        Some(terms.add("warmth", warmth) - terms.add("load", worker.load() / 10.0))
+        Some(terms.add("warmth", warmth) + terms.add("load", -(worker.load() / 10.0)))
     }
 }
 
@@ -158,8 +158,8 @@ impl Policy for Cost {
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let seconds = worker.estimate.duration.as_secs_f64() / worker.estimate.success;
-        let cost = terms.add("cost", worker.cost_rate * seconds);
-        Some(-(cost + terms.add("load", worker.load() * 1e-6)))
+        let cost = terms.add("cost", -(worker.cost_rate * seconds));
+        Some(cost + terms.add("load", -(worker.load() * 1e-6)))
     }
 }
 
@@ -183,17 +183,18 @@ impl Default for ExpectedCompletion {
 }
 
 impl ExpectedCompletion {
-    /// Seconds from now until the task is expected to have ended here, repeats of failed attempts included.
+    /// Seconds from now until the task is expected to have ended here, repeats of failed attempts included. The terms
+    /// are noted as what they take from the score.
     #[must_use]
     pub fn seconds(&self, worker: &WorkerView<'_>, terms: &mut Terms) -> f64 {
         let estimate = &worker.estimate;
         let (duration, success) = (estimate.duration.as_secs_f64(), estimate.success);
         let wait = if worker.running < worker.slots && worker.queued == 0 { Span::ZERO } else { worker.backlog };
         let run = (duration + self.beta * estimate.spread.as_secs_f64()) / success;
-        terms.add("wait", wait.as_secs_f64())
-            + terms.add("cold", worker.cold.as_secs_f64())
-            + terms.add("run", run)
-            + terms.add("retry", (1.0 / success - 1.0) * duration)
+        -(terms.add("wait", -wait.as_secs_f64())
+            + terms.add("cold", -worker.cold.as_secs_f64())
+            + terms.add("run", -run)
+            + terms.add("retry", -((1.0 / success - 1.0) * duration)))
     }
 
     /// Seconds the deadline would be missed by, one standard deviation on the safe side.
@@ -227,16 +228,16 @@ impl Policy for ExpectedCompletion {
     }
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let seconds = self.seconds(worker, terms);
-        let mut total = seconds;
+        let mut score = -seconds;
         if self.lambda_cost > 0.0 {
             let busy = worker.estimate.duration.as_secs_f64() / worker.estimate.success;
-            total += terms.add("cost", self.lambda_cost * worker.cost_rate * busy);
+            score += terms.add("cost", -(self.lambda_cost * worker.cost_rate * busy));
         }
-        total += terms.add("late", self.lambda_deadline * Self::lateness(task, worker, seconds));
+        score += terms.add("late", -(self.lambda_deadline * Self::lateness(task, worker, seconds)));
         if !task.demand.is_empty() {
-            total += terms.add("fragmentation", self.lambda_fragmentation * fragmentation(task, worker));
+            score += terms.add("fragmentation", -(self.lambda_fragmentation * fragmentation(task, worker)));
         }
-        Some(-total)
+        Some(score)
     }
 }
 
@@ -253,8 +254,8 @@ impl Policy for Deadline {
     }
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let seconds = self.expected.seconds(worker, terms);
-        let late = terms.add("late", ExpectedCompletion::lateness(task, worker, seconds));
-        Some(-(late * 1e6 + seconds))
+        let late = terms.add("late", -(ExpectedCompletion::lateness(task, worker, seconds) * 1e6));
+        Some(late - seconds)
     }
 }
 
@@ -271,7 +272,7 @@ impl Policy for Batch {
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let full = if worker.held() < self.size { 0 } else { worker.held() };
-        Some(terms.add("size", worker.size()) - 1e6 * terms.add("full", f64::from(full)))
+        Some(terms.add("size", worker.size()) + terms.add("full", -(1e6 * f64::from(full))))
     }
     fn order(&self) -> Order {
         Order::Batch(self.size)
@@ -332,6 +333,20 @@ impl Composite {
     }
 }
 
+impl Composite {
+    /// What a part says of the candidates, scaled to 0..1 over them and weighted.
+    fn scaled(weight: f64, part: &dyn Policy, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Option<f64>> {
+        let mut scores = Vec::with_capacity(workers.len());
+        part.score_all(task, workers, &mut scores);
+        let known = scores.iter().flatten();
+        let (low, high) = known.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &s| (low.min(s), high.max(s)));
+        for score in scores.iter_mut().flatten() {
+            *score = weight * if high > low { (*score - low) / (high - low) } else { 1.0 };
+        }
+        scores
+    }
+}
+
 impl Policy for Composite {
     fn name(&self) -> &str {
         "composite"
@@ -341,8 +356,8 @@ impl Policy for Composite {
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let mut total = 0.0;
         for (weight, part) in &self.parts {
-            part.score(task, worker, terms)?;
-            total += weight;
+            part.score(task, worker, &mut Terms::default())?;
+            total += terms.add(known_name(&**part), *weight);
         }
         Some(total)
     }
@@ -350,18 +365,23 @@ impl Policy for Composite {
     fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
         let start = scores.len();
         scores.extend(workers.iter().map(|_| Some(0.0)));
-        let mut part_scores = Vec::with_capacity(workers.len());
         for (weight, part) in &self.parts {
-            part_scores.clear();
-            part.score_all(task, workers, &mut part_scores);
-            let known = part_scores.iter().flatten();
-            let (low, high) =
-                known.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &s| (low.min(s), high.max(s)));
-            for (total, score) in scores[start..].iter_mut().zip(&part_scores) {
-                let scaled = score.map(|score| if high > low { (score - low) / (high - low) } else { 1.0 });
-                *total = total.zip(scaled).map(|(total, scaled)| total + weight * scaled);
+            let scaled = Self::scaled(*weight, &**part, task, workers);
+            for (total, score) in scores[start..].iter_mut().zip(scaled) {
+                *total = total.zip(score).map(|(total, score)| total + score);
             }
         }
+    }
+
+    fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
+        let mut all = vec![Terms::kept(); workers.len()];
+        for (weight, part) in &self.parts {
+            let scaled = Self::scaled(*weight, &**part, task, workers);
+            for (terms, score) in all.iter_mut().zip(scaled) {
+                terms.add(known_name(&**part), score.unwrap_or(0.0));
+            }
+        }
+        all
     }
 
     fn order(&self) -> Order {
@@ -369,4 +389,9 @@ impl Policy for Composite {
         let heaviest = self.parts.iter().max_by(|a, b| a.0.total_cmp(&b.0));
         heaviest.map_or(Order::Load, |part| part.1.order())
     }
+}
+
+/// The name of a policy that filch comes with.
+fn known_name(policy: &dyn Policy) -> &'static str {
+    crate::config::policy(policy.name()).map_or("part", |entry| entry.name)
 }

@@ -126,6 +126,9 @@ impl WorkerView<'_> {
 }
 
 /// Collects the terms of a score while it is computed, so that an explanation shows the very numbers that decided.
+///
+/// Terms are meant to add up to the score, so what counts against a worker is negative; an explanation then shows an
+/// equation. Where a score is no sum, note the figures it is made of: they are shown as a list.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
     keep: bool,
@@ -184,6 +187,16 @@ pub trait Policy: Send + Sync {
         scores.extend(workers.iter().map(|worker| self.score(task, worker, &mut Terms::default())));
     }
 
+    /// The terms of each candidate's score, for explanations; only a policy with a `score_all` of its own needs its own.
+    fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
+        let terms = |worker: &WorkerView<'_>| {
+            let mut terms = Terms::kept();
+            self.score(task, worker, &mut terms);
+            terms
+        };
+        workers.iter().map(terms).collect()
+    }
+
     /// The order in which classes offer their workers to this policy.
     fn order(&self) -> Order {
         Order::Load
@@ -211,6 +224,10 @@ impl Policy for OwnPolicy {
 
     fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
         self.0.score_all(task, workers, scores);
+    }
+
+    fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
+        self.0.terms_all(task, workers)
     }
 
     fn order(&self) -> Order {
@@ -272,7 +289,10 @@ fn from_options(options: &PolicyOptions, config: &Config) -> Result<Box<dyn Poli
             }
             Box::new(Composite::new(parts)?)
         }
-        other => return Err(PolicyError(format!("there is no policy named `{other}`"))),
+        other => {
+            let hint = crate::config::policy_hint(other);
+            return Err(PolicyError(format!("there is no policy named `{other}`; {hint}")));
+        }
     })
 }
 

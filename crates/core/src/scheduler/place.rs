@@ -9,7 +9,7 @@ use super::{Flags, Scheduler, State, Timer, queue_key};
 use crate::action::Action;
 use crate::explain::{Decision, DecisionCandidate};
 use crate::ids::{NONE, WorkerId};
-use crate::policy::{self, TaskView, Terms, WorkerView};
+use crate::policy::{self, TaskView, WorkerView};
 use crate::resources::Amount;
 use crate::task::{Cause, Status};
 use crate::time::Span;
@@ -414,11 +414,13 @@ impl Scheduler {
         scores: &[Option<f64>],
         winner: usize,
     ) -> Decision {
-        let mut terms = Terms::kept();
-        let candidates = views.iter().zip(scores).take(CLASSES_SCORED).map(|(view, &score)| {
-            policy.score(task, view, &mut terms);
-            DecisionCandidate { worker: view.id, score, terms: terms.take() }
-        });
+        let terms = policy.terms_all(task, views);
+        let candidates = views
+            .iter()
+            .zip(scores)
+            .zip(terms)
+            .take(CLASSES_SCORED)
+            .map(|((view, &score), mut terms)| DecisionCandidate { worker: view.id, score, terms: terms.take() });
         Decision {
             task: self.tasks.id(slot),
             at: self.now,

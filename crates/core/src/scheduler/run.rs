@@ -195,6 +195,7 @@ impl Scheduler {
         let task = self.tasks.at_mut(slot);
         task.state = State::Backoff;
         task.since = due;
+        task.cause = cause;
         self.timers.set(due, Timer::Retry(self.tasks.id(slot)));
         self.notify(slot, Status::Retrying, cause, actions);
     }
@@ -336,15 +337,18 @@ impl Scheduler {
             return;
         }
         let pause = steal::backoff(&mut self.rng, terms.backoff, terms.backoff_max, self.config.retry.jitter, tries);
-        let task = self.tasks.at(slot);
-        let abandoned = self.ghosts.contains_key(&(self.tasks.id(slot), task.attempt));
-        let alone = task.flags.has(Flags::EXCLUSIVE) && abandoned;
         // Whoever has an exclusive task may still be at it for as long as a lease.
-        let due = self.now + if alone { pause.max(self.config.limits.lease) } else { pause };
+        let due = self.now + if self.may_still_run(slot) { pause.max(self.config.limits.lease) } else { pause };
         let task = self.tasks.at_mut(slot);
         task.retries = task.retries.saturating_add(1);
         self.counters.retries += 1;
         self.back_off(slot, due, cause, actions);
+    }
+
+    /// Whether a task that must never run twice at once was taken from a holder that has not let go of it.
+    pub(crate) fn may_still_run(&self, slot: u32) -> bool {
+        let task = self.tasks.at(slot);
+        task.flags.has(Flags::EXCLUSIVE) && self.ghosts.contains_key(&(self.tasks.id(slot), task.attempt))
     }
 
     pub(crate) fn retry_terms(&self, slot: u32) -> RetryTerms {

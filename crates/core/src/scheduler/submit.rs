@@ -11,7 +11,7 @@ use super::{ArrayPlace, COMMON_JOB, Flags, Job, Scheduler, Signature, State, wan
 use crate::action::{Action, ParentName, Record, Refusal};
 use crate::capabilities::matching_for;
 use crate::config::{Hopeless, Matching};
-use crate::ids::{JobId, NONE, TaskId};
+use crate::ids::{JobId, KindId, NONE, TaskId};
 use crate::map::short_hash;
 use crate::task::{Cause, GraphTask, ParentFailure, RetryTerms, Status, TaskSpec};
 use crate::time::{Span, Time};
@@ -24,10 +24,10 @@ fn rank_key(seconds: f64) -> u32 {
 /// The rank of tasks that have none: after all that have one, in the order they came.
 const NO_RANK: u32 = u32::MAX;
 
-/// Whom a new task waits for, and whether one of those has already ended badly.
+/// Whom a new task waits for, and those that have already ended badly.
 struct Parents {
     waits_for: SmallVec<[u32; 2]>,
-    failed: bool,
+    failed: SmallVec<[TaskId; 2]>,
 }
 
 impl Scheduler {
@@ -48,7 +48,7 @@ impl Scheduler {
         };
         let slot = self.create(spec, job, 0, NO_RANK, parents.waits_for.len() as u32, actions);
         self.link(slot, &parents.waits_for);
-        self.admit(slot, parents.failed, hopeless, actions);
+        self.admit(slot, &parents.failed, hopeless, actions);
         Ok(())
     }
 
@@ -63,7 +63,10 @@ impl Scheduler {
         for (task, index) in graph.iter().zip(0..) {
             self.check_spec(&task.spec, index)?;
             if task.spec.job.is_some() {
-                return Err(Refusal::Invalid(format!("task #{index} names a job, but the submission makes its own")));
+                return Err(Refusal::InvalidTask {
+                    index,
+                    what: "names a job, but the submission makes its own".to_owned(),
+                });
             }
             outside.push(self.check_parents(&task.spec, index)?);
         }
@@ -107,7 +110,7 @@ impl Scheduler {
         for (at, id) in ids.into_iter().enumerate() {
             // One that runs whatever became of its parents may have been let in by a parent that failed at once.
             if self.tasks.find(id).is_some_and(|slot| self.tasks.at(slot).state == State::Blocked) {
-                self.admit(id.slot, outside[at].failed, hopeless[at], actions);
+                self.admit(id.slot, &outside[at].failed, hopeless[at], actions);
             }
         }
         self.seal_job(job, actions);
@@ -255,7 +258,7 @@ impl Scheduler {
         }
         self.check_demand(spec, index)?;
         if spec.timeout == Some(Span::ZERO) {
-            return Err(Refusal::Invalid(format!("the timeout of task #{index} is zero")));
+            return Err(Refusal::InvalidTask { index, what: "has a timeout of zero".to_owned() });
         }
         if let Some(parent) = spec.parent
             && self.tasks.find(parent).is_none()
@@ -270,20 +273,21 @@ impl Scheduler {
         if let Some(needs) = wanted_devices(&spec.demand)
             && !is_divisible(needs)
         {
-            return Err(Refusal::Invalid(format!(
-                "task #{index} asks for {needs} GPUs: a share must be below 1, more than one must be whole"
-            )));
+            let what = format!("asks for {needs} GPUs: a share must be below 1, more than one must be whole");
+            return Err(Refusal::InvalidTask { index, what });
         }
         Ok(())
     }
 
     fn check_parents(&self, spec: &TaskSpec, index: u32) -> Result<Parents, Refusal> {
-        let mut parents = Parents { waits_for: SmallVec::new(), failed: false };
+        let mut parents = Parents { waits_for: SmallVec::new(), failed: SmallVec::new() };
         for &id in &spec.after {
             if let Some(slot) = self.tasks.find(id) {
                 parents.waits_for.push(slot);
             } else if let Some((status, _)) = self.tasks.outcome(id) {
-                parents.failed |= status != Status::Completed;
+                if status != Status::Completed {
+                    parents.failed.push(id);
+                }
             } else {
                 return Err(Refusal::UnknownParent { index, parent: ParentName::Task(id) });
             }
@@ -306,8 +310,18 @@ impl Scheduler {
 
     /// The expected duration of a task that is not there yet; zero if nothing at all is known.
     fn expected(&self, spec: &TaskSpec) -> Span {
-        let unknown = spec.estimate.is_none() && !self.estimator.knows(spec.kind);
-        if unknown { Span::ZERO } else { self.estimator.anywhere(spec.kind, spec.estimate) }
+        self.expected_by(spec.kind, spec.estimate)
+    }
+
+    /// The same for one that is.
+    pub(crate) fn expected_of(&self, slot: u32) -> Span {
+        let task = self.tasks.at(slot);
+        self.expected_by(task.kind, task.declared())
+    }
+
+    fn expected_by(&self, kind: KindId, declared: Option<Span>) -> Span {
+        let unknown = declared.is_none() && !self.estimator.knows(kind);
+        if unknown { Span::ZERO } else { self.estimator.anywhere(kind, declared) }
     }
 
     /// What a task asks of a worker, not yet shared with others.
@@ -451,11 +465,12 @@ impl Scheduler {
     }
 
     /// Lets a new task in: queued if it waits for nobody, settled if one it depends on has ended badly.
-    fn admit(&mut self, slot: u32, parent_failed: bool, hopeless: bool, actions: &mut Vec<Action>) {
+    fn admit(&mut self, slot: u32, failed: &[TaskId], hopeless: bool, actions: &mut Vec<Action>) {
         self.counters.hopeless += u64::from(hopeless);
         let cause = if hopeless { Cause::Hopeless } else { Cause::None };
         let choice = self.tasks.extra(slot).map_or(ParentFailure::Fail, |extra| extra.on_parent_failure);
-        if parent_failed && choice != ParentFailure::Run {
+        if !failed.is_empty() && choice != ParentFailure::Run {
+            self.tasks.extra_mut(slot).parents.extend_from_slice(failed);
             let status = if choice == ParentFailure::Skip { Status::Skipped } else { Status::Failed };
             self.settle(slot, status, Cause::ParentFailed, actions);
         } else if self.tasks.at(slot).blockers == 0 {

@@ -103,6 +103,7 @@ pub(crate) struct Task {
     pub(crate) state: State,
     /// How the last task of a vacant slot ended.
     pub(crate) outcome: Status,
+    /// Why it ended so, or why it pauses.
     pub(crate) cause: Cause,
     /// The level it queues in; aging raises it, requeueing lowers it.
     pub(crate) level: u8,

@@ -64,11 +64,14 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// Withdraws a task at whatever stage it is; whoever runs it finds its assignment revoked.
     ///
     /// # Errors
-    /// If the task is not known or settled.
+    /// If the task is not known, or settled already; then the error says how and when.
     pub fn cancel(&self, task: impl Into<TaskName>) -> Result<(), Error> {
         let task = task.into();
         self.shared.with(|state, now, after| {
             let task = state.find_task(&task)?;
+            if let Some((status, ago)) = state.settled(task, now) {
+                return Err(Error::Settled { task: state.task_label(task), status, ago });
+            }
             let cancelled = state.step(now, Event::Cancel { task }, after);
             cancelled.map_err(|refusal| self.shared.error(state, now, refusal, |_| String::new()))
         })
@@ -156,7 +159,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let state = self.shared.state.lock();
         let worker = state.find_worker(&worker)?;
         let answer = state.scheduler.can_execute(worker, &spec);
-        let answer = answer.map_err(|_| Error::UnknownWorker(state.worker_label(worker)))?;
+        let label = |_| task.id().unwrap_or("(unnamed)").to_owned();
+        let answer = answer.map_err(|refusal| self.shared.error(&state, self.now(), refusal, label))?;
         Ok(answer.is_ok())
     }
 

@@ -178,6 +178,7 @@ impl<T, R> Shared<T, R> {
                 Error::Unsatisfiable { worker: state.worker_label(worker), lack: self.names.lack(lack) }
             }
             Refusal::Invalid(what) => Error::Invalid(what),
+            Refusal::InvalidTask { index, what } => Error::Invalid(format!("task `{}` {what}", label(index))),
             Refusal::StaleAttempt(task, attempt) => Error::Stale { task: state.task_label(task), attempt },
         }
     }

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread::Thread;
+use std::time::Duration;
 
 use filch_core::map::Map;
 use filch_core::steal::{StealOutcome, StealTelemetry};
@@ -415,6 +416,12 @@ impl<T, R> State<T, R> {
                 self.tasks_by_name.get(text).copied().ok_or_else(|| Error::UnknownTask(text.to_string()))
             }
         }
+    }
+
+    /// How and how long ago a task was settled, if it is and that is remembered.
+    pub(crate) fn settled(&self, task: TaskId, now: Time) -> Option<(Status, Duration)> {
+        let status = self.status(task).filter(|status| status.is_settled())?;
+        Some((status, crate::duration(now.since(self.entry(task)?.settled_at))))
     }
 
     /// Refuses a name that a task which is not settled has already.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use filch_core::map::Map;
-use filch_core::{Event, GraphTask, JobId, TaskId, TaskSpec};
+use filch_core::{Event, GraphTask, JobId, TaskId, TaskSpec, Time};
 use smallvec::SmallVec;
 
 use super::state::{After, Staged, State};
@@ -20,8 +20,11 @@ pub struct Job {
     pub tasks: Vec<TaskId>,
 }
 
-/// The tasks of a submission by name, for those that depend on each other.
-type Positions = Map<Arc<str>, u32>;
+/// The tasks of a submission, for those that depend on each other.
+struct Positions {
+    by_name: Map<Arc<str>, u32>,
+    count: usize,
+}
 
 impl<T, R> Shared<T, R> {
     /// Everything about a task that can be prepared outside the lock.
@@ -39,43 +42,75 @@ impl<T, R> Shared<T, R> {
     }
 }
 
-/// How a task of a submission is called by people.
-fn label<T>(staged: &Staged<T>, position: usize) -> String {
-    staged.name().map_or_else(|| format!("#{position}"), ToString::to_string)
+/// Where the names that a task depends on may be found beside the tasks submitted before.
+#[derive(Clone, Copy)]
+enum Siblings<'a> {
+    /// It was submitted alone.
+    None,
+    /// They were submitted with it, but may not be depended on.
+    Others(&'a Positions),
+    /// The other tasks of its graph.
+    Graph(&'a Positions),
+}
+
+/// How a task is called by people: by its name, else by its position among others.
+fn label<T>(staged: &Staged<T>, position: Option<usize>) -> String {
+    match (staged.name(), position) {
+        (Some(name), _) => name.to_string(),
+        (None, Some(position)) => format!("#{position}"),
+        (None, None) => "(unnamed)".to_owned(),
+    }
 }
 
 impl<T, R> State<T, R> {
-    /// Turns the names of other tasks and workers into ids. Parents inside the submission are returned by position.
+    /// Turns the names of other tasks and workers into ids. Parents inside a graph are returned by position.
     fn resolve(
         &self,
+        now: Time,
         spec: &mut TaskSpec,
         staged: &Staged<T>,
-        position: usize,
-        inside: Option<&Positions>,
+        position: Option<usize>,
+        siblings: Siblings<'_>,
     ) -> Result<SmallVec<[u32; 4]>, Error> {
         let mut parents = SmallVec::new();
         let Some(details) = &staged.details else { return Ok(parents) };
-        let unknown = |parent: String| Error::UnknownParent { task: label(staged, position), parent };
+        let task = || label(staged, position);
+        let unknown = |parent: String| Error::UnknownParent { task: task(), parent };
         if let Some(worker) = &details.pin {
             spec.pin = Some(self.find_worker(worker)?);
         }
         if let Some(parent) = &details.parent {
-            spec.parent = Some(self.find_task(parent).map_err(|_| unknown(parent.to_string()))?);
+            let id = self.find_task(parent).map_err(|_| unknown(parent.to_string()))?;
+            if let Some((status, ago)) = self.settled(id, now) {
+                return Err(Error::SettledParent { task: task(), parent: self.task_label(id), status, ago });
+            }
+            spec.parent = Some(id);
         }
         for dependency in &details.after {
-            match dependency {
-                Dependency::Position(at) => match inside {
-                    Some(_) => parents.push(u32::try_from(*at).map_err(|_| unknown(format!("#{at}")))?),
-                    None => return Err(unknown(format!("#{at}"))),
-                },
-                Dependency::Task(TaskName::Name(name)) => match inside.and_then(|inside| inside.get(name)) {
-                    Some(&at) => parents.push(at),
-                    None => {
-                        let parent = self.find_task(&TaskName::Name(Arc::clone(name)));
-                        spec.after.push(parent.map_err(|_| unknown(name.to_string()))?);
-                    }
-                },
-                Dependency::Task(TaskName::Id(id)) => spec.after.push(*id),
+            let inside = match (dependency, siblings) {
+                (Dependency::Position(at), Siblings::Graph(_)) => {
+                    Some(u32::try_from(*at).map_err(|_| unknown(format!("#{at}")))?)
+                }
+                (Dependency::Position(at), Siblings::Others(all)) if *at < all.count => {
+                    return Err(Error::Sibling { task: task(), parent: format!("#{at}") });
+                }
+                (Dependency::Position(at), _) => return Err(unknown(format!("#{at}"))),
+                (Dependency::Task(TaskName::Name(name)), Siblings::Graph(all)) => all.by_name.get(name).copied(),
+                // Its own name can mean no other task, since no two that are not settled share one.
+                (Dependency::Task(TaskName::Name(name)), _) if staged.name() == Some(name) => {
+                    return Err(Error::Cycle(vec![name.to_string(); 2]));
+                }
+                (Dependency::Task(TaskName::Name(name)), Siblings::Others(all)) if all.by_name.contains_key(name) => {
+                    return Err(Error::Sibling { task: task(), parent: name.to_string() });
+                }
+                _ => None,
+            };
+            match (inside, dependency) {
+                (Some(at), _) => parents.push(at),
+                (None, Dependency::Task(parent)) => {
+                    spec.after.push(self.find_task(parent).map_err(|_| unknown(parent.to_string()))?);
+                }
+                (None, Dependency::Position(at)) => return Err(unknown(format!("#{at}"))),
             }
         }
         Ok(parents)
@@ -83,13 +118,14 @@ impl<T, R> State<T, R> {
 
     /// Refuses names that are taken, or given twice in the submission.
     fn check_names(&self, parts: &[Staged<T>]) -> Result<Positions, Error> {
-        let mut positions = Positions::default();
+        let mut positions = Positions { by_name: Map::default(), count: parts.len() };
         for (position, part) in (0..).zip(parts) {
             self.check_name(part.name())?;
             if let Some(name) = part.name()
-                && positions.insert(Arc::clone(name), position).is_some()
+                && let Some(first) = positions.by_name.insert(Arc::clone(name), position)
             {
-                return Err(Error::DuplicateTask(name.to_string()));
+                let (task, first, second) = (name.to_string(), first as usize, position as usize);
+                return Err(Error::NamedTwice { task, first, second });
             }
         }
         Ok(positions)
@@ -112,17 +148,15 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
                 (_, true) => Err(Error::Stopped),
                 (None, _) => Ok(()),
                 (Some(_), _) => {
-                    let resolved = state.resolve(&mut spec, &staged, 0, None);
+                    let resolved = state.resolve(now, &mut spec, &staged, None, Siblings::None);
                     resolved.and_then(|_| state.check_name(staged.name()))
                 }
             };
-            let name = staged.name().cloned();
+            let name = label(&staged, None);
             state.stage([staged]);
             let result = checked.and_then(|()| {
-                state.step(now, Event::Submit(spec), after).map_err(|refusal| {
-                    let label = |_| name.as_ref().map_or_else(|| "#0".to_owned(), ToString::to_string);
-                    shared.error(state, now, refusal, label)
-                })
+                let submitted = state.step(now, Event::Submit(spec), after);
+                submitted.map_err(|refusal| shared.error(state, now, refusal, |_| name.clone()))
             });
             state.unstage(after);
             result?;
@@ -172,7 +206,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         }
         shared.with(|state, now, after| {
             let labels: Vec<Option<Arc<str>>> = parts.iter().map(|part| part.name().cloned()).collect();
-            let event = state.job_event(specs, &parts, is_graph);
+            let event = state.job_event(now, specs, &parts, is_graph);
             state.stage(parts);
             let result = event.and_then(|event| {
                 state.step(now, event, after).map_err(|refusal| {
@@ -207,13 +241,13 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
                 state.unstage(after);
                 return Err(Error::Stopped);
             }
-            let resolved = state.resolve(&mut spec, &staged, 0, None);
+            let resolved = state.resolve(now, &mut spec, &staged, None, Siblings::None);
             spec.payload = state.stage_array(staged);
             let template = Box::new(spec);
             let result = resolved.and_then(|_| {
                 state
                     .step(now, Event::SubmitArray { template, count }, after)
-                    .map_err(|refusal| shared.error(state, now, refusal, |_| "the array".to_owned()))
+                    .map_err(|refusal| shared.error(state, now, refusal, |_| "(array)".to_owned()))
             });
             state.unstage_array(after);
             result?;
@@ -254,20 +288,26 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
 }
 
 impl<T, R> State<T, R> {
-    fn job_event(&self, mut specs: Vec<TaskSpec>, parts: &[Staged<T>], is_graph: bool) -> Result<Event, Error> {
+    fn job_event(
+        &self,
+        now: Time,
+        mut specs: Vec<TaskSpec>,
+        parts: &[Staged<T>],
+        is_graph: bool,
+    ) -> Result<Event, Error> {
         if self.stopped {
             return Err(Error::Stopped);
         }
         let positions = self.check_names(parts)?;
         if !is_graph {
             for (position, (spec, part)) in specs.iter_mut().zip(parts).enumerate() {
-                self.resolve(spec, part, position, None)?;
+                self.resolve(now, spec, part, Some(position), Siblings::Others(&positions))?;
             }
             return Ok(Event::SubmitMany(specs));
         }
         let mut graph = Vec::with_capacity(specs.len());
         for (position, (mut spec, part)) in specs.into_iter().zip(parts).enumerate() {
-            let parents = self.resolve(&mut spec, part, position, Some(&positions))?;
+            let parents = self.resolve(now, &mut spec, part, Some(position), Siblings::Graph(&positions))?;
             graph.push(GraphTask { spec, parents });
         }
         Ok(Event::SubmitGraph(graph))

@@ -13,7 +13,11 @@ fn ids_that_are_taken_are_refused_and_those_of_settled_tasks_are_free() {
     balancer.submit(Task::named("t")).unwrap();
     assert_eq!(balancer.submit(Task::named("t")).unwrap_err(), Error::DuplicateTask("t".to_owned()));
     let twice = [Task::named("u"), Task::named("u")];
-    assert_eq!(balancer.submit_many(twice).unwrap_err(), Error::DuplicateTask("u".to_owned()));
+    let twice = balancer.submit_many(twice).unwrap_err();
+    assert_eq!(twice.to_string(), "the submission has two tasks `u`, at positions 0 and 1");
+    let thrice = [Task::named("x"), Task::named("u"), Task::named("y"), Task::named("u")];
+    let error = Error::NamedTwice { task: "u".to_owned(), first: 1, second: 3 };
+    assert_eq!(balancer.submit_graph(thrice).unwrap_err(), error);
     let one_taken = [Task::named("v"), Task::named("t")];
     assert_eq!(balancer.submit_graph(one_taken).unwrap_err(), Error::DuplicateTask("t".to_owned()));
     assert_eq!(balancer.metrics().submitted, 1, "all or none");
@@ -68,6 +72,58 @@ fn a_cycle_is_refused_with_its_path() {
 }
 
 #[test]
+fn a_long_cycle_is_shown_by_its_ends() {
+    let balancer = with_workers(&["w"]);
+    let ring = |count: usize| (0..count).map(move |at| Task::named(format!("t{at}")).after([(at + 1) % count]));
+    let short = balancer.submit_graph(ring(3)).unwrap_err().to_string();
+    assert!(short.starts_with("the tasks wait for each other: t") && short.matches("->").count() == 3, "{short}");
+    let Err(long) = balancer.submit_graph(ring(1000)) else { panic!("a cycle") };
+    assert!(matches!(&long, Error::Cycle(path) if path.len() == 1001), "all of it is there for programs");
+    let text = long.to_string();
+    assert!(text.starts_with("1000 tasks wait for each other: t") && text.contains(" -> … -> "), "{text}");
+    assert!(text.len() < 150, "{text}");
+    let itself = Task::named("narcissus").after(["narcissus"]);
+    let expected = "task `narcissus` waits for itself";
+    assert_eq!(balancer.submit(itself.clone()).unwrap_err().to_string(), expected);
+    assert_eq!(balancer.submit_many([itself.clone()]).unwrap_err().to_string(), expected);
+    assert_eq!(balancer.submit_graph([itself]).unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn what_is_settled_is_said_to_be_and_since_when() {
+    let (balancer, clock) = still(Config::default());
+    balancer.register_worker(Worker::new("w")).unwrap();
+    for name in ["good", "bad", "gone"] {
+        balancer.submit(Task::named(name)).unwrap();
+    }
+    crate::take(&balancer, "w").succeed(()).unwrap();
+    crate::take(&balancer, "w").fail_permanently("broken").unwrap();
+    balancer.cancel("gone").unwrap();
+    clock.advance(Duration::from_secs(3));
+    let text = |name: &str| balancer.cancel(name).unwrap_err().to_string();
+    assert_eq!(text("good"), "task `good` completed 3.0 s ago");
+    assert_eq!(text("bad"), "task `bad` failed 3.0 s ago");
+    assert_eq!(text("gone"), "task `gone` was cancelled 3.0 s ago");
+    let late = balancer.spawn("good", Task::named("child")).unwrap_err();
+    assert_eq!(late.to_string(), "task `child` cannot be spawned by `good`, which completed 3.0 s ago");
+    let orphan = balancer.spawn("nothing", Task::new()).unwrap_err();
+    assert_eq!(orphan.to_string(), "task `(unnamed)` depends on `nothing`, which is not known");
+}
+
+#[test]
+fn a_dependency_inside_a_list_points_to_graphs() {
+    let balancer = with_workers(&["w"]);
+    let error = balancer.submit_many([Task::named("a"), Task::named("b").after(["a"])]).unwrap_err();
+    let hint = "of the same submission: use `submit_graph` for tasks that do";
+    assert_eq!(error.to_string(), format!("task `b` depends on `a` {hint}"));
+    let error = balancer.submit_many([Task::new(), Task::new().after([0])]).unwrap_err();
+    assert_eq!(error.to_string(), format!("task `#1` depends on `#0` {hint}"));
+    let far = balancer.submit_many([Task::new().after([9])]).unwrap_err();
+    assert_eq!(far.to_string(), "task `#0` depends on `#9`, which is not known");
+    assert_eq!(balancer.metrics().submitted, 0);
+}
+
+#[test]
 fn a_full_queue_says_when_to_come_again() {
     let mut config = Config::default();
     config.limits.max_queued = 2;
@@ -110,11 +166,25 @@ fn values_that_make_no_sense_are_refused() {
     assert_eq!(text(Task::new().priority(0)), "a priority is a number from 1 (least) to 5, not 0");
     assert_eq!(text(Task::new().priority(6)), "a priority is a number from 1 (least) to 5, not 6");
     assert_eq!(text(Task::new().resource("gpus", -1.0)), "the amount of `gpus` must be 0 or more, not -1");
-    assert!(matches!(balancer.submit(Task::new().timeout(Duration::ZERO)), Err(Error::Invalid(_))));
+    let long = text(Task::new().backoff(Duration::from_secs(2), Duration::from_secs(1)));
+    assert_eq!(long, "the first pause before a retry (2s) is longer than the longest (1s)");
+    assert_eq!(text(Task::named("")), "the name of a task must not be empty; leave it out instead");
+    assert_eq!(text(Task::new().requires("")), "there is an empty name among the capabilities");
+    assert_eq!(text(Task::new().resource("", 1.0)), "there is an empty name among the resources");
+    assert_eq!(text(Task::named("t").timeout(Duration::ZERO)), "task `t` has a timeout of zero");
+    assert_eq!(
+        text(Task::new().resource("gpus", 1.5)),
+        "task `(unnamed)` asks for 1.5 GPUs: a share must be below 1, more than one must be whole"
+    );
+    let graph = [Task::named("a"), Task::named("b").timeout(Duration::ZERO)];
+    assert_eq!(balancer.submit_graph(graph).unwrap_err().to_string(), "task `b` has a timeout of zero");
     assert!(matches!(balancer.submit_array(Task::named("n"), 3), Err(Error::Invalid(_))));
     assert!(matches!(balancer.submit_array(Task::new().pin("w"), 3), Err(Error::Invalid(_))));
     assert!(matches!(balancer.set_key_limit("k", 0), Err(Error::Invalid(_))));
     for worker in [
+        Worker::new(""),
+        Worker::new("v").capability(""),
+        Worker::new("v").resource("memory", 1e300),
         Worker::new("v").slots(0),
         Worker::new("v").speed(0.0),
         Worker::new("v").weight(f64::NAN),
@@ -138,6 +208,10 @@ fn building_fails_with_the_reason() {
     assert!(build(config).to_string().contains("nonsense"));
     let policy = Balancer::<(), ()>::builder().policy("nonsense").build().unwrap_err();
     assert!(matches!(policy, BuildError::Policy(_)), "{policy}");
+    let near = Balancer::<(), ()>::builder().policy("adaptiv").build().unwrap_err();
+    assert!(near.to_string().contains("did you mean `adaptive`?"), "{near}");
+    let near = with_workers(&[]).set_policy(None, "best_fitt").unwrap_err();
+    assert!(near.to_string().contains("did you mean `best_fit`?"), "{near}");
     let typed = Balancer::<(), ()>::builder().policy_for_type("t", "nonsense").build().unwrap_err();
     assert!(matches!(typed, BuildError::Policy(_)), "{typed}");
     let missing = Balancer::<(), ()>::builder().config_file("no/such/file.yaml").build().unwrap_err();

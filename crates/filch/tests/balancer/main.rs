@@ -4,6 +4,7 @@
 
 mod callbacks;
 mod errors;
+mod explanations;
 mod operations;
 mod stress;
 mod time;
