@@ -100,6 +100,10 @@ enum Failure {
 }
 
 fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    if args.files.iter().filter(|file| *file == "-").count() > 1 {
+        output::error("standard input (`-`) is named twice, but can be read only once", None);
+        return Ok(ExitCode::from(2));
+    }
     let mut failures = Vec::new();
     let mut sound = String::new();
     for file in &args.files {

@@ -113,6 +113,13 @@ fn inputs_that_are_no_text_or_too_long_are_refused() {
 }
 
 #[test]
+fn standard_input_is_read_once() {
+    let output = run_with_input(&["config", "check", "-", "-"], b"seed: 1\n");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("standard input (`-`) is named twice"), "{}", err(&output));
+}
+
+#[test]
 fn what_is_shown_can_be_loaded_and_says_where_it_came_from() {
     let shown = out(&run(&["config", "show", EXAMPLE, "--profile", "low_latency"]));
     let line = |key: &str| shown.lines().find(|line| line.trim_start().starts_with(key)).unwrap_or_default().to_owned();

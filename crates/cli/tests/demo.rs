@@ -55,9 +55,42 @@ fn one_demonstration_prints_tables_bars_and_the_steal_report() {
 }
 
 #[test]
-fn an_unknown_demonstration_is_refused_with_what_there_is() {
-    let output = filch(&["demo", "hot-sport"]);
-    assert_eq!(output.status.code(), Some(2));
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("no demonstration named `hot-sport`") && text.contains("hot-spot"), "{text}");
+fn an_unknown_demonstration_is_refused_with_what_was_meant() {
+    for args in [&["demo", "hot-sport"][..], &["demo", "--list", "hot-sport"]] {
+        let output = filch(args);
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            text.contains("no demonstration named `hot-sport`") && text.contains("did you mean `hot-spot`?"),
+            "{text}"
+        );
+    }
+    let text = String::from_utf8(filch(&["demo", "zzz"]).stderr).unwrap();
+    assert!(text.contains("one of basic, hot-spot, "), "{text}");
+}
+
+#[test]
+fn one_demonstration_can_be_listed() {
+    let listed = json(&filch(&["demo", "--list", "churn", "--json"]));
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    assert_eq!(listed[0]["name"], "churn");
+}
+
+#[test]
+fn a_seed_that_is_none_is_refused_with_what_one_is() {
+    for seed in ["-1", "1.5", "x", "18446744073709551616"] {
+        let output = filch(&["demo", "--list", "--seed", seed]);
+        assert_eq!(output.status.code(), Some(2), "{seed}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("a seed is a whole number from 0 to 18446744073709551615"), "{text}");
+        assert!(!text.contains("tip:"), "{text}");
+    }
+}
+
+#[test]
+fn the_whole_steal_report_is_in_the_json() {
+    let report = json(&filch(&["demo", "hot-spot", "--json"]));
+    assert!(report["steals"]["total"]["attempts"].is_number(), "{report:#}");
+    assert!(report["steals"]["total"]["success_rate"].is_number());
+    assert!(!report["steals"]["by_victim"].as_object().unwrap().is_empty());
 }

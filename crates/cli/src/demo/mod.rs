@@ -9,11 +9,12 @@ mod stage;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use filch_core::config::nearest;
 use serde_json::json;
 
 use crate::output;
 use report::Report;
-use scenarios::SCENARIOS;
+use scenarios::{SCENARIOS, Scenario};
 
 /// Runs demonstrations: real worker threads, stealing, failures, priorities, resources.
 #[derive(Debug, clap::Args)]
@@ -27,37 +28,37 @@ Examples:
 pub(crate) struct Args {
     /// The demonstration to run; all of them if none is named.
     name: Option<String>,
-    /// Lists the demonstrations.
+    /// Lists the demonstrations, or the one named.
     #[arg(long)]
     list: bool,
     /// Prints JSON instead of tables.
     #[arg(long)]
     json: bool,
     /// Seed of the random choices: durations, priorities, who leaves when.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     seed: u64,
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.list {
-        list(args.json)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let chosen: Vec<_> = match &args.name {
         None => SCENARIOS.iter().collect(),
         Some(name) => match SCENARIOS.iter().find(|scenario| scenario.name == name.replace('_', "-")) {
             Some(scenario) => vec![scenario],
             None => {
-                let known: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
-                output::error(
-                    &format!("there is no demonstration named `{name}`"),
-                    Some(&format!("one of {}; see `filch demo --list`", known.join(", "))),
-                );
+                output::error(&format!("there is no demonstration named `{name}`"), Some(&meant(name)));
                 return Ok(ExitCode::from(2));
             }
         },
     };
+    if args.list {
+        list(&chosen, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut reports = Vec::new();
     for scenario in chosen {
         let report = scenario.run(args.seed).with_context(|| format!("the demonstration `{}` broke", scenario.name))?;
@@ -77,15 +78,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn list(as_json: bool) -> anyhow::Result<()> {
+/// What somebody who wrote that name may have meant.
+fn meant(name: &str) -> String {
+    let known: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+    match nearest(name, &known) {
+        Some(near) => format!("did you mean `{near}`? `filch demo --list` shows all"),
+        None => format!("one of {}; see `filch demo --list`", known.join(", ")),
+    }
+}
+
+fn list(chosen: &[&Scenario], as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let all: Vec<_> =
-            SCENARIOS.iter().map(|scenario| json!({"name": scenario.name, "shows": scenario.shows})).collect();
+            chosen.iter().map(|scenario| json!({"name": scenario.name, "shows": scenario.shows})).collect();
         output::print(&format!("{:#}\n", json!(all)))?;
         return Ok(());
     }
-    let width = SCENARIOS.iter().map(|scenario| scenario.name.len()).max().unwrap_or(0);
-    for scenario in SCENARIOS {
+    let width = chosen.iter().map(|scenario| scenario.name.len()).max().unwrap_or(0);
+    for scenario in chosen {
         output::print(&format!("{:width$}  {}\n", scenario.name, scenario.shows))?;
     }
     Ok(())
