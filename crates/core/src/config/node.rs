@@ -56,12 +56,12 @@ pub(super) fn from_yaml(text: &str) -> Result<(Node, Option<SyntaxError>), Synta
     match read(text, DuplicateKeyPolicy::Error) {
         Ok(node) => Ok((node, None)),
         Err(error) if matches!(error.without_snippet(), Error::DuplicateMappingKey { .. }) => {
-            let duplicate = describe(&error);
+            let duplicate = describe(&error, text);
             read(text, DuplicateKeyPolicy::FirstWins)
                 .map(|node| (node, Some(duplicate)))
-                .map_err(|error| describe(&error))
+                .map_err(|error| describe(&error, text))
         }
-        Err(error) => Err(describe(&error)),
+        Err(error) => Err(describe(&error, text)),
     }
 }
 
@@ -87,7 +87,7 @@ fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Node, Error> {
     serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options).map(Node::from)
 }
 
-fn describe(error: &Error) -> SyntaxError {
+fn describe(error: &Error, text: &str) -> SyntaxError {
     let mark = error.location().and_then(mark_of);
     let (message, help) = match error.without_snippet() {
         Error::DuplicateMappingKey { key, .. } => {
@@ -100,7 +100,15 @@ fn describe(error: &Error) -> SyntaxError {
         Error::UnknownAnchor { .. } => {
             ("this alias names an anchor that does not exist".to_owned(), Some("define it above with `&name`"))
         }
-        other => (format!("not valid YAML: {}", UserMessageFormatter.format_message(other)), None),
+        Error::Budget { .. } => {
+            ("too long or too deeply nested, aliases included".to_owned(), Some("a configuration needs far less"))
+        }
+        other => {
+            let line = mark.as_ref().and_then(|mark| text.lines().nth(mark.line.saturating_sub(1))).unwrap_or_default();
+            let indent = &line[..line.len() - line.trim_start().len()];
+            let help = indent.contains('\t').then_some("indent with spaces: YAML allows no tabs there");
+            (format!("not valid YAML: {}", UserMessageFormatter.format_message(other)), help)
+        }
     };
     SyntaxError { mark, message, help: help.map(str::to_owned) }
 }
