@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use filch_core::{TaskId, Time};
+use filch_core::{Cause, Status, TaskId, Time};
 
 use crate::task::Details;
 
@@ -18,8 +18,8 @@ pub(crate) struct Entry<T, R> {
     pub(crate) index: u32,
     pub(crate) result: Option<Arc<R>>,
     pub(crate) error: Option<Arc<str>>,
-    /// When it was settled; never, while it is not.
-    pub(crate) settled_at: Time,
+    /// How it ended, why and when, once it is settled. The machine may forget that sooner.
+    pub(crate) outcome: Option<(Status, Cause, Time)>,
 }
 
 impl<T, R> Entry<T, R> {

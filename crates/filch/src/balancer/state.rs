@@ -372,8 +372,8 @@ impl<T, R> State<T, R> {
             self.most_names = self.most_names.max(self.tasks_by_name.len());
         }
         let Staged { payload, details } = staged;
-        let (payload, settled_at) = (Some(payload), Time::NEVER);
-        let entry = Entry { id: task, payload, details, index, result: None, error: None, settled_at };
+        let payload = Some(payload);
+        let entry = Entry { id: task, payload, details, index, result: None, error: None, outcome: None };
         if let Some(old) = self.entries.insert(entry) {
             self.forget(old, after);
         }
@@ -386,8 +386,10 @@ impl<T, R> State<T, R> {
 
     /// Where a task stands, while anything is remembered of it.
     pub(crate) fn status(&self, task: TaskId) -> Option<Status> {
-        // The machine may remember a settled task for longer; without its name and result that is of no use.
-        self.scheduler.status(task).filter(|status| !status.is_settled() || self.entry(task).is_some())
+        match self.entry(task)?.outcome {
+            Some((status, ..)) => Some(status),
+            None => self.scheduler.status(task),
+        }
     }
 
     /// The payload of a task that is not settled. An element of an array gets its own entry the first time.
@@ -420,8 +422,8 @@ impl<T, R> State<T, R> {
 
     /// How and how long ago a task was settled, if it is and that is remembered.
     pub(crate) fn settled(&self, task: TaskId, now: Time) -> Option<(Status, Duration)> {
-        let status = self.status(task).filter(|status| status.is_settled())?;
-        Some((status, crate::duration(now.since(self.entry(task)?.settled_at))))
+        let (status, _, at) = self.entry(task)?.outcome?;
+        Some((status, crate::duration(now.since(at))))
     }
 
     /// Refuses a name that a task which is not settled has already.
@@ -479,7 +481,7 @@ impl<T, R> State<T, R> {
         if status.is_settled()
             && let Some(entry) = self.entries.get_mut(task)
         {
-            entry.settled_at = now;
+            entry.outcome = Some((status, cause, now));
             if let Some(payload) = entry.payload.take() {
                 after.garbage.push((Some(payload), None));
             }
@@ -489,7 +491,7 @@ impl<T, R> State<T, R> {
 
     /// One more task is settled: those settled longest ago are forgotten where there are too many.
     fn bound_settled(&mut self, task: TaskId, after: &mut After<T, R>) {
-        // Places are used again in the order they were vacated, so what others have replaced stands in front.
+        // Places are mostly used again in the order they were vacated, so what others have replaced stands in front.
         while self.settled.front().is_some_and(|&oldest| self.entries.get(oldest).is_none()) {
             self.settled.pop_front();
         }

@@ -30,6 +30,23 @@ impl<T, R> State<T, R> {
         }
     }
 
+    /// What there is to say of a settled task that the machine has forgotten.
+    fn bare_explanation(&self, task: TaskId) -> Option<filch_core::Explanation> {
+        let (status, cause, _) = self.entry(task)?.outcome?;
+        Some(filch_core::Explanation {
+            task,
+            status,
+            cause,
+            waiting: filch_core::Span::ZERO,
+            reasons: Vec::new(),
+            hopeless: None,
+            failed_parents: Vec::new(),
+            refused_by: Vec::new(),
+            decision: None,
+            failures: Vec::new(),
+        })
+    }
+
     fn task_info(&self, id: TaskId, status: Status) -> TaskInfo {
         let (entry, holder) = (self.entry(id), self.scheduler.holder(id));
         TaskInfo {
@@ -197,7 +214,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
             id,
             name: entry.and_then(|entry| entry.name()).map(ToString::to_string),
             status,
-            cause: state.scheduler.outcome(id).map(|outcome| outcome.1).unwrap_or_default(),
+            cause: entry.and_then(|entry| entry.outcome).map(|outcome| outcome.1).unwrap_or_default(),
             worker: state.scheduler.holder(id).map(|(worker, _)| state.worker_label(worker)),
             error: entry.and_then(|entry| entry.error.as_deref()).map(str::to_owned),
             result: entry.and_then(|entry| entry.result.clone()),
@@ -212,7 +229,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let (task, now) = (task.into(), self.now());
         let state = self.shared.state.lock();
         let id = state.find_task(&task)?;
-        let known = state.status(id).and_then(|_| state.scheduler.explain(id));
+        let known = state.status(id).and_then(|_| state.scheduler.explain(id).or_else(|| state.bare_explanation(id)));
         let explanation = known.ok_or_else(|| Error::UnknownTask(task.to_string()))?;
         Ok(explain::translate(&state, &self.shared.names, now, explanation))
     }

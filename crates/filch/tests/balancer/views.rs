@@ -121,6 +121,25 @@ fn settled_tasks_have_a_maximum_and_the_oldest_are_forgotten_first() {
 }
 
 #[test]
+fn results_of_a_burst_are_there_up_to_the_maximum() {
+    let builder = Balancer::builder().clock(filch::ManualClock::default());
+    let balancer: Balancer<(), u32> = builder.build().unwrap();
+    balancer.register_worker(Worker::new("w")).unwrap();
+    let job = balancer.submit_many((0..50_000).map(|_| Task::new())).unwrap();
+    for number in 0.. {
+        match balancer.next("w").unwrap() {
+            Some(assignment) => assignment.succeed(number).unwrap(),
+            None => break,
+        }
+    }
+    for task in &job.tasks {
+        let status = balancer.status(*task).unwrap();
+        assert!(status.status == Status::Completed && status.result.is_some());
+        assert!(balancer.explain(*task).is_ok());
+    }
+}
+
+#[test]
 fn lists_are_made_in_portions_and_others_may_go_on_between_them() {
     let balancer = with_workers(&["w"]);
     let job = balancer.submit_many((0..2000).map(|_| Task::new())).unwrap();
