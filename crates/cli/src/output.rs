@@ -19,6 +19,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Columns of the terminal that standard output goes to, if it goes to one.
+pub(crate) fn width() -> Option<u16> {
+    let terminal = console::Term::stdout();
+    terminal.is_term().then(|| terminal.size_checked()).flatten().map(|(_, columns)| columns)
+}
+
 /// Writes `error: …` to standard error, with a line of help if there is one.
 pub(crate) fn error(message: &str, help: Option<&str>) {
     let help = help.map(|help| format!("{MARGIN}      help:{MARGIN:#} {help}\n")).unwrap_or_default();

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for scenario in chosen {
         let report = scenario.run(args.seed).with_context(|| format!("the demonstration `{}` broke", scenario.name))?;
         if !args.json {
-            output::print(&report.render())?;
+            output::print(&report.render(output::width()))?;
         }
         reports.push(report);
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use filch::{Health, Metrics, Sample, StealReport, WorkerInfo};
 use serde_json::json;
 
@@ -43,25 +43,25 @@ impl Report {
         self.checks.iter().all(|check| check.holds)
     }
 
-    /// The report for people.
-    pub(crate) fn render(&self) -> String {
+    /// The report for people, on a terminal of that width or on paper of any.
+    pub(crate) fn render(&self, width: Option<u16>) -> String {
         let mut text = String::new();
         let _ = writeln!(text, "{TITLE}{}{TITLE:#}: {}", self.name, self.shows);
         if self.before.iter().any(|queue| queue.1 > 0) {
             text.push_str("\nqueues before\n");
-            text.push_str(&bars(&self.before));
+            text.push_str(&bars(&self.before, width));
             if !self.half_way.is_empty() {
                 text.push_str("queues half way\n");
-                text.push_str(&bars(&self.half_way));
+                text.push_str(&bars(&self.half_way, width));
             }
             if self.after.iter().any(|queue| queue.1 > 0) {
                 text.push_str("queues after\n");
-                text.push_str(&bars(&self.after));
+                text.push_str(&bars(&self.after, width));
             } else {
                 text.push_str("queues after: all empty\n");
             }
         }
-        let _ = writeln!(text, "\n{}", self.table());
+        let _ = writeln!(text, "\n{}", self.table(width));
         if self.metrics.total_steals > 0 {
             let _ = write!(text, "\n{}", self.steals.total);
         }
@@ -89,9 +89,12 @@ impl Report {
         text
     }
 
-    fn table(&self) -> Table {
+    fn table(&self, width: Option<u16>) -> Table {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);
+        if let Some(width) = width {
+            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        }
         table.set_header(["worker", "executed", "stolen", "lost", "avg wait ms", "utilisation"]);
         for worker in &self.workers {
             table.add_row([
@@ -157,14 +160,16 @@ fn average_wait(worker: &WorkerInfo) -> f64 {
     if attempts == 0 { 0.0 } else { worker.wait_s / attempts as f64 }
 }
 
-/// Queue lengths as bars.
-fn bars(queues: &[(String, u32)]) -> String {
-    const WIDTH: u32 = 50;
+/// Queue lengths as bars, fifty characters long at the most and fewer where a line has no room for them.
+fn bars(queues: &[(String, u32)], width: Option<u16>) -> String {
     let most = queues.iter().map(|queue| queue.1).max().unwrap_or(0).max(1);
     let label = queues.iter().map(|queue| queue.0.chars().count()).max().unwrap_or(0);
+    // Beside the bar stand two spaces, the name, a space, and a space and the number.
+    let beside = 4 + label + most.to_string().len();
+    let room = width.map_or(50, |width| usize::from(width).saturating_sub(beside).clamp(1, 50)) as u64;
     let mut text = String::new();
     for (name, length) in queues {
-        let width = if *length == 0 { 0 } else { (length * WIDTH / most.max(WIDTH)).max(1) };
+        let width = if *length == 0 { 0 } else { (u64::from(*length) * room / u64::from(most).max(room)).max(1) };
         let gap = if width > 0 { " " } else { "" };
         let _ = writeln!(text, "  {name:<label$} {}{gap}{length}", "█".repeat(width as usize));
     }
@@ -196,10 +201,13 @@ mod tests {
 
     #[test]
     fn bars_have_the_length_of_the_queue_up_to_the_width() {
-        let text = bars(&[("a".to_owned(), 3), ("long".to_owned(), 0)]);
+        let text = bars(&[("a".to_owned(), 3), ("long".to_owned(), 0)], None);
         assert_eq!(text, "  a    ███ 3\n  long 0\n");
-        let text = bars(&[("a".to_owned(), 100), ("b".to_owned(), 1)]);
+        let text = bars(&[("a".to_owned(), 100), ("b".to_owned(), 1)], None);
         assert_eq!(text.matches('█').count(), 51);
+        let narrow = bars(&[("a".to_owned(), 100), ("b".to_owned(), 1)], Some(20));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 20), "{narrow}");
+        assert_eq!(bars(&[("a".to_owned(), 9)], Some(0)).matches('█').count(), 1);
     }
 
     #[test]
