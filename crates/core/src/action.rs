@@ -101,6 +101,26 @@ pub enum Action {
         /// Position in its array or other job.
         index: u32,
     },
+    /// An element of an array has become a task of its own: it is about to be handed out, or waits by itself.
+    Element {
+        /// The array.
+        job: JobId,
+        /// The element.
+        index: u32,
+        /// Its id from now on.
+        task: TaskId,
+        /// The driver's handle to the array.
+        payload: u64,
+    },
+    /// One of the reasons why nobody can run an array whose elements are about to be settled as failed.
+    ElementsRefused {
+        /// The array.
+        job: JobId,
+        /// A worker of one class.
+        worker: WorkerId,
+        /// What that class lacks.
+        lack: Lack,
+    },
     /// Elements of an array that were never handed out are settled, all alike.
     ElementsSettled {
         /// The array.

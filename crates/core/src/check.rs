@@ -110,11 +110,27 @@ impl Scheduler {
             task.job == COMMON_JOB || self.jobs[task.job].members.contains(&slot),
             "{id} is not a member of its job"
         );
+        let array = self.jobs[task.job].array.as_ref();
+        let loose = array.is_some_and(|array| array.loose.get(&task.index) == Some(&slot));
+        ensure!(
+            task.flags.has(Flags::LOOSE) == loose,
+            "{id} waits by itself, and its array does not know, or so it says"
+        );
+        ensure!(!loose || !task.state.is_held(), "{id} was handed out and still waits by itself");
         let place = queue_key(task.level, task.order(), slot);
         let keyed = task.key != NONE;
         match task.state {
             State::Vacant => {}
-            State::Blocked => ensure!(task.blockers > 0, "{id} waits for nobody and is nowhere"),
+            State::Blocked => {
+                ensure!(task.blockers > 0, "{id} waits for nobody and is nowhere");
+                let parents = self.tasks.extra(slot).into_iter().flat_map(|extra| &extra.parents);
+                let living = parents.filter(|parent| self.tasks.find(**parent).is_some()).count();
+                ensure!(
+                    task.blockers as usize == living,
+                    "{id} is blocked {} times by {living} living parents",
+                    task.blockers
+                );
+            }
             State::Central => {
                 ensure!(!keyed || self.keys.is_offered(task.key, place), "{id} queues without being offered its key");
                 ensure!(
@@ -130,7 +146,7 @@ impl Scheduler {
             State::AtWorker => {
                 let worker = self.workers.get(task.worker);
                 ensure!(
-                    worker.is_some_and(|worker| worker.queue.contains(&place)),
+                    worker.is_some_and(|worker| worker.queue.contains(&place, self.stays(slot))),
                     "{id} is not in its worker's queue"
                 );
                 ensure!(!keyed || task.flags.has(Flags::PINNED), "{id} has a key and left the central queue");
@@ -166,16 +182,16 @@ impl Scheduler {
         let class = &self.classes[worker.class];
         let (mut reserved, mut running_work, mut queued_work) = (Vector::default(), Span::ZERO, Span::ZERO);
         let mut devices = Devices::default();
-        let mut hold = |signature: u32, mask| {
+        let mut hold = |signature: u32, given: &[u16]| {
             if let Some(needs) = wanted_devices(&self.signatures[signature].demand) {
-                devices.hold(mask, needs);
+                devices.hold(given, needs);
             }
         };
         for &slot in &worker.running {
-            hold(self.tasks.at(slot).signature, self.tasks.extra(slot).map_or(0, |extra| extra.devices));
+            hold(self.tasks.at(slot).signature, self.tasks.extra(slot).map_or(&[], |extra| &extra.devices));
         }
         for ghost in &worker.ghosts {
-            hold(ghost.signature, ghost.devices);
+            hold(ghost.signature, &ghost.devices);
         }
         ensure!(
             worker.devices.agrees(&devices) && !devices.is_overfull(),
@@ -191,7 +207,7 @@ impl Scheduler {
             reserved.add(&self.signatures[ghost.signature].demand);
             ensure!(self.ghosts.get(&(ghost.task, ghost.attempt)) == Some(&slot), "{id} has an unknown ghost");
         }
-        for &(_, _, task) in &worker.queue {
+        for (_, _, task) in worker.queue.iter() {
             queued_work += self.tasks.at(task).planned;
         }
         for (resource, amount) in reserved.iter() {
@@ -240,6 +256,9 @@ impl Scheduler {
             if job.array.as_ref().is_some_and(|array| array.place != ArrayPlace::Parked) {
                 waiting += elements;
             }
+            let loose = states().filter(|task| task.job == slot && task.flags.has(Flags::LOOSE)).count();
+            let known = job.array.as_ref().map_or(0, |array| array.loose.len());
+            ensure!(loose == known, "job {slot}: {loose} elements wait by themselves, {known} are known");
             let mine = states().filter(|task| task.job == slot).count() as u64;
             ensure!(job.open == mine + elements, "job {slot}: {} open, {mine} tasks, {elements} elements", job.open);
         }

@@ -109,7 +109,7 @@ pub enum Event {
         /// Which.
         task: TaskId,
     },
-    /// Withdraws an element of an array that has not been handed out.
+    /// Withdraws an element of an array that has not been handed out, whether it has become a task of its own or not.
     CancelElement {
         /// The array.
         job: JobId,

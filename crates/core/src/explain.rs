@@ -300,7 +300,7 @@ impl Scheduler {
             State::AtWorker => {
                 let worker = &self.workers[task.worker];
                 let place = queue_key(task.level, task.order(), slot);
-                let ahead = worker.queue.iter().take_while(|key| **key < place).take(COUNTED as usize).count() as u64;
+                let ahead = worker.queue.ahead_of(place, COUNTED as usize) as u64;
                 let id = self.worker_id(task.worker);
                 reasons.push(Reason::AtWorker { worker: id, ahead, state: worker.state });
                 reasons.push(Reason::NoRoom { candidates: vec![(id, self.fate(slot, task.worker))] });

@@ -45,6 +45,15 @@ pub trait Peers {
     fn shortest(&self, depth: u32) -> impl Iterator<Item = Peer>;
 }
 
+/// What a search for a victim came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// Somebody worth asking.
+    Victim(Peer),
+    /// Everybody drawn had too little queued; the last of them.
+    Refused(Peer),
+}
+
 /// Chooses victims and, where the strategy adapts, learns from how steals end.
 #[derive(Clone, Debug)]
 pub struct VictimChooser {
@@ -83,6 +92,12 @@ impl VictimChooser {
         }
     }
 
+    /// A chooser that asks the longest queue above `threshold`, as a policy may want it.
+    #[must_use]
+    pub fn longest_above(stealing: &Stealing, threshold: u32) -> VictimChooser {
+        VictimChooser { strategy: VictimStrategy::MostLoaded, ..VictimChooser::new(stealing, threshold) }
+    }
+
     /// What is asked now: `adaptive` is resolved to what it has settled on.
     #[must_use]
     pub fn current(&self) -> VictimStrategy {
@@ -108,10 +123,11 @@ impl VictimChooser {
     }
 
     /// The next victim for `thief`, other than those in `tried`.
-    pub fn choose(&self, rng: &mut Rng, peers: &impl Peers, thief: WorkerId, tried: &[WorkerId]) -> Option<Peer> {
+    pub fn choose(&self, rng: &mut Rng, peers: &impl Peers, thief: WorkerId, tried: &[WorkerId]) -> Option<Choice> {
         let least = self.least_depth();
-        let fits = |peer: &Peer| peer.depth >= least && peer.worker != thief && !tried.contains(&peer.worker);
-        match self.current() {
+        let other = |peer: &Peer| peer.worker != thief && !tried.contains(&peer.worker);
+        let fits = |peer: &Peer| peer.depth >= least && other(peer);
+        let victim = match self.current() {
             VictimStrategy::MostLoaded => {
                 peers.longest().take_while(|peer| peer.depth >= least).take(LOOKS + tried.len()).find(fits)
             }
@@ -119,17 +135,25 @@ impl VictimChooser {
             VictimStrategy::Random => {
                 (0..LOOKS).filter_map(|_| peers.get(rng.below(peers.len()))).find(|peer| fits(peer))
             }
-            VictimStrategy::PowerOfTwo | VictimStrategy::Adaptive => (0..LOOKS).find_map(|_| {
-                let first = peers.get(rng.below(peers.len())).filter(|peer| peer.worker != thief);
-                let second = peers.get(rng.below(peers.len())).filter(|peer| peer.worker != thief);
-                let better = match (first, second) {
-                    (Some(a), Some(b)) if steal_score(&b) > steal_score(&a) => Some(b),
-                    (None, second) => second,
-                    (first, _) => first,
-                };
-                better.filter(fits)
-            }),
-        }
+            VictimStrategy::PowerOfTwo | VictimStrategy::Adaptive => {
+                let mut refused = None;
+                for _ in 0..LOOKS {
+                    let first = peers.get(rng.below(peers.len())).filter(|peer| peer.worker != thief);
+                    let second = peers.get(rng.below(peers.len())).filter(|peer| peer.worker != thief);
+                    let better = match (first, second) {
+                        (Some(a), Some(b)) if steal_score(&b) > steal_score(&a) => Some(b),
+                        (None, second) => second,
+                        (first, _) => first,
+                    };
+                    match better.filter(other) {
+                        Some(peer) if peer.depth >= least => return Some(Choice::Victim(peer)),
+                        short => refused = short.or(refused),
+                    }
+                }
+                return refused.map(Choice::Refused);
+            }
+        };
+        victim.map(Choice::Victim)
     }
 
     /// Learns how a steal ended.
@@ -178,6 +202,8 @@ pub enum Kept {
     Unfit,
     /// It would be done sooner where it is.
     NotWorthIt,
+    /// Its own policy says whom it is stolen from.
+    OtherRule,
 }
 
 /// The rules about which tasks may move, from the configuration.
@@ -195,15 +221,25 @@ impl Guard {
         Guard { protected_from: if rules.preserve_high_priority { rules.high_priority_threshold } else { u8::MAX } }
     }
 
+    /// Why a task stays, whoever the thief is; `bound` is one that is pinned, keyed or exclusive.
+    #[must_use]
+    pub fn keeps(self, priority: u8, bound: bool) -> Option<Kept> {
+        if priority >= self.protected_from {
+            Some(Kept::Protected)
+        } else if bound {
+            Some(Kept::Bound)
+        } else {
+            None
+        }
+    }
+
     /// Whether a thief may take `loot` from a victim with that much work before it.
     ///
     /// # Errors
     /// The reason why it stays.
     pub fn check(self, loot: &Loot, victim_backlog: Span) -> Result<(), Kept> {
-        if loot.priority >= self.protected_from {
-            Err(Kept::Protected)
-        } else if loot.bound {
-            Err(Kept::Bound)
+        if let Some(kept) = self.keeps(loot.priority, loot.bound) {
+            Err(kept)
         } else if !loot.thief_can_run {
             Err(Kept::Unfit)
         } else if loot.transfer + loot.duration_at_thief >= victim_backlog {

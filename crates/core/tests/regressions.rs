@@ -1,9 +1,10 @@
 //! Bugs that were found by reading, each as the shortest sequence of events that shows it.
 
-use filch_core::config::{Bind, Matching, PolicySpec};
+use filch_core::config::{Bind, Matching, PolicyOptions, PolicySpec};
 use filch_core::{
-    Action, CapabilityId, CapabilitySet, Config, Event, KeyId, Priority, Remaining, Scheduler, Span, TaskId, TaskSpec,
-    Time, WorkerId, WorkerSpec,
+    Action, Amount, CapabilityId, CapabilitySet, Cause, Config, Demand, Event, KeyId, Lack, Priority, Refusal,
+    Remaining, ResourceId, Scheduler, Span, Status, TaskId, TaskSpec, Time, TypeId, Vector, WorkerChange, WorkerId,
+    WorkerSpec,
 };
 
 struct Bench {
@@ -26,7 +27,11 @@ impl Bench {
 
     fn join(&mut self, capabilities: &[u32], slots: u32) -> WorkerId {
         let capabilities: CapabilitySet = capabilities.iter().map(|&id| CapabilityId(id)).collect();
-        self.step(Event::Join(WorkerSpec { capabilities, slots, ..WorkerSpec::default() }));
+        self.register(WorkerSpec { capabilities, slots, ..WorkerSpec::default() })
+    }
+
+    fn register(&mut self, spec: WorkerSpec) -> WorkerId {
+        self.step(Event::Join(spec));
         let joined = |action: &Action| if let Action::Joined { worker, .. } = action { Some(*worker) } else { None };
         self.actions.iter().find_map(joined).expect("the worker joins")
     }
@@ -201,4 +206,343 @@ fn all_of_a_cancelled_job_is_cancelled() {
     bench.step(Event::CancelJob { job });
     let metrics = bench.scheduler.metrics();
     assert_eq!((metrics.cancelled, metrics.failed), (4, 0));
+}
+
+/// What the assigned tasks of the last step carry, in order.
+fn payloads(bench: &Bench) -> Vec<u64> {
+    let assigned = |action: &Action| if let Action::Assign { payload, .. } = action { Some(*payload) } else { None };
+    bench.actions.iter().filter_map(assigned).collect()
+}
+
+fn ranked(payload: u64, priority: f64) -> TaskSpec {
+    TaskSpec { payload, priority: Priority::from_f64(priority), ..TaskSpec::default() }
+}
+
+#[test]
+fn whoever_waits_gets_the_first_in_order_of_tasks_submitted_together() {
+    let mut bench = Bench::new(&Config::default());
+    let worker = bench.join(&[], 1);
+    bench.step(Event::Pull { worker, wait: true });
+    bench.step(Event::SubmitMany(vec![ranked(1, 1.0), ranked(2, 5.0), ranked(3, 3.0)]));
+    assert_eq!(payloads(&bench), [2]);
+    let mut bench = Bench::new(&Config::default());
+    let worker = bench.join(&[], 1);
+    bench.step(Event::Pull { worker, wait: true });
+    let long = |payload, secs| TaskSpec { payload, estimate: Some(Span::from_secs(secs)), ..TaskSpec::default() };
+    bench.step(Event::SubmitMany(vec![long(1, 1), long(2, 9), long(3, 5)]));
+    assert_eq!(payloads(&bench), [2], "the longest first");
+}
+
+#[test]
+fn of_tasks_released_together_the_first_in_order_is_handed_out_first() {
+    for bind in [Bind::Push, Bind::Late] {
+        let mut config = Config::default();
+        config.scheduling.bind = bind;
+        let mut bench = Bench::new(&config);
+        let worker = bench.join(&[], 1);
+        let parent = bench.submit(TaskSpec::default());
+        bench.step(Event::Pull { worker, wait: false });
+        for (payload, priority) in [(1, 1.0), (2, 5.0), (3, 3.0)] {
+            bench.submit(TaskSpec { after: [parent].into_iter().collect(), ..ranked(payload, priority) });
+        }
+        bench.step(Event::Pull { worker, wait: true });
+        bench.step(Event::Finish { task: parent, attempt: 1 });
+        assert_eq!(payloads(&bench), [2], "{bind:?}");
+    }
+}
+
+#[test]
+fn a_pinned_task_let_in_by_an_end_waits_for_a_better_one_let_in_by_the_same_end() {
+    let mut bench = Bench::new(&Config::default());
+    let worker = bench.join(&[], 1);
+    let (key, pin) = (Some(KeyId(0)), Some(worker));
+    let parent = bench.submit(TaskSpec { key, pin, ..TaskSpec::default() });
+    bench.step(Event::Pull { worker, wait: false });
+    // The token comes back before the child is released, but both by the same end.
+    bench.submit(TaskSpec { key, pin, ..ranked(1, 1.0) });
+    bench.submit(TaskSpec { after: [parent].into_iter().collect(), ..ranked(2, 5.0) });
+    bench.step(Event::Pull { worker, wait: true });
+    bench.step(Event::Finish { task: parent, attempt: 1 });
+    assert_eq!(payloads(&bench), [2]);
+}
+
+fn units(of: ResourceId, amount: f64) -> [(ResourceId, Amount); 1] {
+    [(of, Amount::from_f64(amount))]
+}
+
+/// A task that asks for so much of one resource for so many seconds.
+fn wide(payload: u64, of: ResourceId, amount: f64, secs: u64) -> TaskSpec {
+    let (demand, estimate) = (Demand::new(units(of, amount)), Some(Span::from_secs(secs)));
+    TaskSpec { payload, demand, estimate, ..TaskSpec::default() }
+}
+
+#[test]
+fn an_array_is_backfilled_by_the_time_it_takes_on_that_worker() {
+    let mut bench = Bench::new(&Config::default());
+    let resources = Vector::new(units(ResourceId::CPUS, 4.0));
+    let worker = bench.register(WorkerSpec { resources, slots: 4, speed: 2.0, ..WorkerSpec::default() });
+    bench.submit(wide(1, ResourceId::CPUS, 1.0, 10));
+    bench.step(Event::Pull { worker, wait: false });
+    bench.submit(wide(2, ResourceId::CPUS, 4.0, 10));
+    bench.step(Event::Pull { worker, wait: false });
+    assert_eq!(payloads(&bench), [0; 0], "the wide one waits for the first, which ends in 5 seconds");
+    let template = Box::new(wide(3, ResourceId::CPUS, 1.0, 8));
+    bench.step(Event::SubmitArray { template, count: 2 });
+    bench.step(Event::Pull { worker, wait: false });
+    assert_eq!(payloads(&bench), [3], "an element needs 4 seconds here");
+    let template = Box::new(wide(4, ResourceId::CPUS, 1.0, 12));
+    bench.step(Event::SubmitArray { template, count: 2 });
+    bench.step(Event::Pull { worker, wait: false });
+    bench.step(Event::Pull { worker, wait: false });
+    assert_eq!(payloads(&bench), [0; 0], "and one of these 6");
+}
+
+#[test]
+fn backfilled_tasks_leave_a_wide_one_the_single_device_it_needs() {
+    let mut bench = Bench::new(&Config::default());
+    let resources = Vector::new(units(ResourceId::GPUS, 2.0));
+    let worker = bench.register(WorkerSpec { resources, slots: 4, ..WorkerSpec::default() });
+    bench.submit(wide(1, ResourceId::GPUS, 0.5, 100));
+    bench.submit(wide(2, ResourceId::GPUS, 0.6, 10));
+    bench.step(Event::Pull { worker, wait: false });
+    bench.step(Event::Pull { worker, wait: false });
+    bench.submit(wide(3, ResourceId::GPUS, 1.0, 10));
+    // It would go to the second device, and then neither is ever free although enough is in all.
+    bench.submit(wide(4, ResourceId::GPUS, 0.4, 1000));
+    bench.step(Event::Pull { worker, wait: false });
+    assert_eq!(payloads(&bench), [0; 0]);
+    bench.submit(wide(5, ResourceId::GPUS, 0.3, 5));
+    bench.step(Event::Pull { worker, wait: false });
+    assert_eq!(payloads(&bench), [5], "this one ends before the wide one fits");
+}
+
+#[test]
+fn all_accelerators_of_a_big_worker_are_used() {
+    let mut bench = Bench::new(&Config::default());
+    let resources = Vector::new(units(ResourceId::GPUS, 100.0));
+    let worker = bench.register(WorkerSpec { resources, slots: 4, ..WorkerSpec::default() });
+    let task = bench.submit(wide(1, ResourceId::GPUS, 80.0, 1));
+    bench.step(Event::Pull { worker, wait: false });
+    assert_eq!(bench.scheduler.devices(task), (0..80).collect::<Vec<_>>());
+    let resources = Vector::new(units(ResourceId::GPUS, 2000.0));
+    bench.step(Event::Join(WorkerSpec { resources, ..WorkerSpec::default() }));
+    let refusal = bench.scheduler.take_refusal().expect("too many to tell apart");
+    assert_eq!(refusal.to_string(), "a worker has at most 1024 GPUs, not 2000: register several workers instead");
+}
+
+fn push() -> Config {
+    let mut config = Config::default();
+    config.scheduling.bind = Bind::Push;
+    config
+}
+
+/// How many tasks steals have brought in the last step.
+fn stolen(bench: &Bench) -> u32 {
+    let stolen = |action: &Action| if let Action::Stole { tasks, .. } = action { *tasks } else { 0 };
+    bench.actions.iter().map(stolen).sum()
+}
+
+#[test]
+fn protected_tasks_in_front_do_not_hide_the_others_from_a_thief() {
+    for prefer_recent_tasks in [false, true] {
+        let mut config = push();
+        config.load_balancing.work_stealing.prefer_recent_tasks = prefer_recent_tasks;
+        let mut bench = Bench::new(&config);
+        bench.join(&[], 1);
+        // Some that were aged or requeued may stand on either side, so both orders must not matter.
+        for at in 0..200 {
+            bench.submit(ranked(at, if at == 100 { 3.0 } else { 5.0 }));
+        }
+        let thief = bench.join(&[], 1);
+        bench.step(Event::Steal { thief });
+        assert_eq!(stolen(&bench), 1);
+    }
+}
+
+#[test]
+fn tasks_that_take_no_time_at_all_are_worth_stealing_when_many_wait() {
+    let mut bench = Bench::new(&push());
+    let worker = bench.join(&[], 1);
+    for _ in 0..10 {
+        let task = bench.submit(TaskSpec::default());
+        bench.step(Event::Pull { worker, wait: false });
+        bench.step(Event::Finish { task, attempt: 1 });
+    }
+    for _ in 0..10 {
+        bench.submit(TaskSpec::default());
+    }
+    let thief = bench.join(&[], 1);
+    bench.step(Event::Steal { thief });
+    assert_eq!(stolen(&bench), 1);
+}
+
+#[test]
+fn whatever_waits_counts_against_the_limit() {
+    let mut config = Config::default();
+    config.limits.max_queued = 3;
+    config.retry.max_retries = 1;
+    let mut bench = Bench::new(&config);
+    let worker = bench.join(&[], 2);
+    let (parent, flaky) = (bench.submit(TaskSpec::default()), bench.submit(TaskSpec::default()));
+    bench.step(Event::Pull { worker, wait: false });
+    bench.step(Event::Pull { worker, wait: false });
+    bench.submit(TaskSpec { after: [parent].into_iter().collect(), ..TaskSpec::default() });
+    bench.submit(needs(&[7]));
+    bench.step(Event::Fail { task: flaky, attempt: 1, retry: true });
+    bench.step(Event::Submit(Box::default()));
+    let refusal = bench.scheduler.take_refusal();
+    assert!(
+        matches!(refusal, Some(Refusal::QueueFull { queued: 3, limit: 3, .. })),
+        "one blocked, one nobody can run, one that is tried again: {refusal:?}"
+    );
+    bench.step(Event::Finish { task: parent, attempt: 1 });
+    bench.step(Event::Pull { worker, wait: false });
+    bench.submit(TaskSpec::default());
+}
+
+#[test]
+fn a_task_that_moves_goes_on_aging() {
+    let mut bench = Bench::new(&push());
+    bench.join(&[], 1);
+    for at in 0..6 {
+        bench.submit(ranked(at, 1.0));
+    }
+    bench.wait(Span::from_secs(50));
+    let thief = bench.join(&[], 1);
+    bench.step(Event::Steal { thief });
+    assert_eq!(stolen(&bench), 1);
+    bench.step(Event::Change { worker: thief, change: WorkerChange { draining: Some(true), ..Default::default() } });
+    bench.wait(Span::from_secs(11));
+    assert_eq!(bench.scheduler.metrics().promotions, 6);
+}
+
+#[test]
+fn a_task_that_gets_its_turn_for_a_key_goes_on_aging() {
+    let mut bench = Bench::new(&Config::default());
+    let worker = bench.join(&[], 1);
+    let keyed = || TaskSpec { key: Some(KeyId(0)), ..ranked(0, 1.0) };
+    let first = bench.submit(keyed());
+    bench.submit(keyed());
+    bench.step(Event::Pull { worker, wait: false });
+    bench.wait(Span::from_secs(50));
+    bench.step(Event::Finish { task: first, attempt: 1 });
+    bench.wait(Span::from_secs(11));
+    assert_eq!(bench.scheduler.metrics().promotions, 1);
+}
+
+#[test]
+fn whoever_is_told_that_a_task_is_queued_is_told_where() {
+    let mut bench = Bench::new(&push());
+    let worker = bench.join(&[], 1);
+    let task = bench.submit(TaskSpec::default());
+    let told = Action::Notify { task, status: Status::Queued, worker: Some(worker), cause: Cause::None };
+    assert!(bench.actions.contains(&told), "{:?}", bench.actions);
+}
+
+fn set_policy(task_type: Option<TypeId>, options: PolicyOptions) -> Event {
+    Event::SetPolicy { task_type, policy: PolicySpec::Options(options) }
+}
+
+#[test]
+fn the_threshold_of_work_stealing_counts_wherever_the_policy_is_chosen() {
+    let mut config = push();
+    config.stealing.min_local_queue = 0;
+    let options = || PolicyOptions { kind: "work_stealing".to_owned(), steal_threshold: Some(1), ..Default::default() };
+    for task_type in [None, Some(TypeId(1))] {
+        let mut bench = Bench::new(&config);
+        bench.step(set_policy(task_type, options()));
+        bench.join(&[], 1);
+        let own = bench.submit(TaskSpec { task_type: TypeId(1), ..TaskSpec::default() });
+        let other = bench.submit(TaskSpec { task_type: TypeId(2), ..TaskSpec::default() });
+        let thief = bench.join(&[], 1);
+        bench.step(Event::Steal { thief });
+        let moved = |action: &Action| if let Action::Move { task, .. } = action { Some(*task) } else { None };
+        // Newest first, but for one type only its own tasks.
+        let expected = if task_type.is_some() { own } else { other };
+        assert_eq!(bench.actions.iter().filter_map(moved).collect::<Vec<_>>(), [expected]);
+    }
+}
+
+#[test]
+fn the_alpha_of_adaptive_counts_wherever_the_policy_is_chosen() {
+    for task_type in [None, Some(TypeId(1))] {
+        let mut bench = Bench::new(&Config::default());
+        let options = PolicyOptions { kind: "adaptive".to_owned(), alpha: Some(1.0), ..Default::default() };
+        bench.step(set_policy(task_type, options));
+        let workers = [bench.join(&[], 1), bench.join(&[], 1)];
+        for (worker, secs) in [(0, 10), (0, 1), (1, 5), (1, 5)] {
+            let worker = workers[worker];
+            let task = bench.submit(TaskSpec { pin: Some(worker), ..TaskSpec::default() });
+            bench.step(Event::Pull { worker, wait: false });
+            bench.wait(Span::from_secs(secs));
+            bench.step(Event::Finish { task, attempt: 1 });
+        }
+        for worker in workers {
+            bench.step(Event::Pull { worker, wait: true });
+        }
+        let task = bench.submit(TaskSpec { task_type: TypeId(1), ..TaskSpec::default() });
+        assert_eq!(bench.scheduler.holder(task), Some((workers[0], 1)), "only the latest counts");
+    }
+}
+
+#[test]
+fn elements_that_wait_by_themselves_are_known_and_can_be_withdrawn() {
+    let mut bench = Bench::new(&Config::default());
+    let worker = bench.join(&[], 1);
+    let template = Box::new(TaskSpec { payload: 9, key: Some(KeyId(0)), ..TaskSpec::default() });
+    bench.step(Event::SubmitArray { template, count: 3 });
+    let element = |action: &Action| match *action {
+        Action::Element { job, index, task, payload: 9 } => Some((job, index, task)),
+        _ => None,
+    };
+    let (job, index, task) = bench.actions.iter().find_map(element).expect("the first waits for the key");
+    assert_eq!((index, bench.scheduler.status(task)), (0, Some(Status::Queued)));
+    bench.step(Event::CancelElement { job, index: 0 });
+    assert!(bench.scheduler.take_refusal().is_none());
+    assert_eq!(bench.scheduler.status(task), Some(Status::Cancelled));
+    assert_eq!(bench.actions.iter().find_map(element).map(|entry| entry.1), Some(1), "the next one follows");
+    bench.step(Event::Pull { worker, wait: false });
+    bench.step(Event::CancelElement { job, index: 1 });
+    assert!(bench.scheduler.take_refusal().is_some(), "handed out: it is a task like any other");
+    bench.step(Event::CancelElement { job, index: 2 });
+    assert!(bench.scheduler.take_refusal().is_none());
+}
+
+#[test]
+fn an_element_that_a_worker_is_kept_free_for_is_known() {
+    let mut bench = Bench::new(&Config::default());
+    let resources = Vector::new(units(ResourceId::CPUS, 4.0));
+    let worker = bench.register(WorkerSpec { resources, slots: 4, ..WorkerSpec::default() });
+    bench.submit(wide(1, ResourceId::CPUS, 1.0, 10));
+    bench.step(Event::Pull { worker, wait: false });
+    bench.step(Event::SubmitArray { template: Box::new(wide(2, ResourceId::CPUS, 4.0, 10)), count: 2 });
+    bench.step(Event::Pull { worker, wait: false });
+    let told = |action: &Action| match *action {
+        Action::Element { index, task, .. } => Some((index, task)),
+        _ => None,
+    };
+    let (index, task) = bench.actions.iter().find_map(told).expect("it has become a task of its own");
+    assert_eq!(index, 0);
+    let queued = Action::Notify { task, status: Status::Queued, worker: None, cause: Cause::None };
+    assert!(bench.actions.contains(&queued), "{:?}", bench.actions);
+}
+
+#[test]
+fn an_array_that_nobody_can_run_fails_with_a_reason_for_each_class() {
+    let mut bench = Bench::new(&Config::default());
+    let (plain, small) = (bench.join(&[], 1), bench.join(&[7], 1));
+    let demand = Demand::new(units(ResourceId::MEMORY, 8.0));
+    let template = Box::new(TaskSpec { demand, ..needs(&[7]) });
+    bench.step(Event::SubmitArray { template, count: 3 });
+    let mut refused = Vec::new();
+    while bench.scheduler.unsettled() > 0 {
+        bench.now = bench.scheduler.next_timer().expect("it is tried again").max(bench.now);
+        bench.step(Event::Tick);
+        refused.extend(bench.actions.iter().filter_map(|action| match *action {
+            Action::ElementsRefused { worker, lack, .. } => Some((worker, lack)),
+            _ => None,
+        }));
+    }
+    let memory = Lack::Resource { resource: ResourceId::MEMORY, needs: Amount::from_units(8), has: Amount(0) };
+    assert_eq!(refused, [(plain, Lack::Capability(CapabilityId(7))), (small, memory)]);
 }

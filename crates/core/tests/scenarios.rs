@@ -298,11 +298,8 @@ impl Play {
                     let spec = self.task_spec(&words, &format!("{name}{at}"));
                     self.step(Event::Submit(Box::new(spec)));
                 }
-                let alike: String = (1..=count).map(|at: u32| format!("    {name}{at} queued\n")).collect();
-                if count > 12 && self.out[before..] == alike {
-                    self.out.truncate(before);
-                    self.say(&format!("{name}1 to {name}{count} queued"));
-                }
+                let said = self.out.split_off(before);
+                self.out.push_str(&gather_alike(name, &said));
                 return;
             }
             "many" => {
@@ -434,7 +431,7 @@ impl Play {
                 self.shown.insert(task, name.clone());
                 self.tasks.insert(name, task);
             }
-            Action::Assign { task, payload, index, .. } if !self.shown.contains_key(&task) => {
+            Action::Element { task, payload, index, .. } if !self.shown.contains_key(&task) => {
                 let name = format!("{}[{index}]", self.payloads[payload as usize]);
                 self.shown.insert(task, name.clone());
                 self.tasks.insert(name, task);
@@ -480,10 +477,17 @@ impl Play {
                 format!("{} {}{at}{}", self.task_name(task), status.name(), why(cause))
             }
             Action::HandedBack { task, .. } => format!("{} handed back", self.task_name(task)),
+            Action::ElementsRefused { job, worker, lack } => {
+                format!("{}: {} {}", self.job_name(job), self.worker_name(worker), self.lack(lack))
+            }
             Action::ElementsSettled { job, count, status, cause } => {
                 format!("{count} elements of {} {}{}", self.job_name(job), status.name(), why(cause))
             }
-            Action::Accepted { .. } | Action::Refused | Action::Persist(_) | Action::Timer { .. } => return,
+            Action::Accepted { .. }
+            | Action::Element { .. }
+            | Action::Refused
+            | Action::Persist(_)
+            | Action::Timer { .. } => return,
         };
         self.say(&line);
     }
@@ -709,6 +713,28 @@ fn play(label: &str, text: &str) -> String {
             play.run(line);
             out.push_str(&std::mem::take(&mut play.out));
         }
+    }
+    out
+}
+
+/// Many tasks that were told the same one after another, in one line.
+fn gather_alike(name: &str, said: &str) -> String {
+    let parse = |line: &str| -> Option<(u32, String)> {
+        let (at, tail) = line.strip_prefix(&format!("    {name}"))?.split_once(' ')?;
+        Some((at.parse().ok()?, tail.to_owned()))
+    };
+    let (lines, mut at, mut out) = (said.lines().collect::<Vec<_>>(), 0, String::new());
+    while at < lines.len() {
+        let tail = parse(lines[at]).map(|first| first.1);
+        let alike = |line: &&&str| parse(line).map(|next| next.1) == tail;
+        let run = lines[at..].iter().take_while(alike).count();
+        match (parse(lines[at]), parse(lines[at + run - 1])) {
+            (Some((from, tail)), Some((to, _))) if run > 12 => {
+                out.push_str(&format!("    {name}{from} to {name}{to} {tail}\n"));
+            }
+            _ => lines[at..at + run].iter().for_each(|line| out.push_str(&format!("{line}\n"))),
+        }
+        at += run;
     }
     out
 }

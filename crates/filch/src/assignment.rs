@@ -8,6 +8,16 @@ use filch_core::{Event, TaskId, WorkerId};
 use crate::balancer::{Delivery, Report, Shared};
 use crate::error::Error;
 
+/// One try of one task, for reports without the [`Assignment`] at hand. A report that names it can never be mistaken for
+/// one of a later try, however late it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttemptId {
+    /// The task.
+    pub task: TaskId,
+    /// Which try of it, from 1.
+    pub attempt: u32,
+}
+
 /// A task that was handed to a worker. Report how it went; dropping it unfinished gives the task back, so that it is run
 /// by somebody else (also when the code that runs it panics).
 ///
@@ -131,10 +141,10 @@ impl<T, R> Assignment<T, R> {
         self.shared.report(self.task, event, report)
     }
 
-    /// Lets go of the assignment without giving the task back: it is reported by its id from now on.
-    pub fn detach(mut self) -> TaskId {
+    /// Lets go of the assignment without giving the task back: it is reported by what this returns from now on.
+    pub fn detach(mut self) -> AttemptId {
         self.open = false;
-        self.task
+        AttemptId { task: self.task, attempt: self.attempt }
     }
 
     /// Whether the attempt no longer counts. Long tasks should look now and then, and stop if it is.

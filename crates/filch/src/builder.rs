@@ -104,6 +104,14 @@ impl Policy for Calm {
     fn order(&self) -> Order {
         self.0.order()
     }
+
+    fn steals_above(&self) -> Option<u32> {
+        self.0.steals_above()
+    }
+
+    fn alpha(&self) -> Option<f64> {
+        self.0.alpha().filter(|alpha| *alpha > 0.0 && *alpha <= 1.0)
+    }
 }
 
 /// Makes a [`Balancer`]; see [`Balancer::builder`].

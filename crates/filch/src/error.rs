@@ -125,6 +125,16 @@ pub enum Error {
         /// The attempt.
         attempt: u32,
     },
+    /// A report by the task alone, while an earlier attempt that no longer counts has not been let go of.
+    #[error("attempts {earlier} and {attempt} of task `{task}` are both out; report by attempt")]
+    Ambiguous {
+        /// The task.
+        task: String,
+        /// The attempt that no longer counts.
+        earlier: u32,
+        /// The one that does.
+        attempt: u32,
+    },
     /// The task is not with a worker, so nothing can be reported of it.
     #[error("task `{task}` is {}, not with a worker", .status.name())]
     NotAssigned {

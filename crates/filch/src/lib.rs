@@ -34,7 +34,7 @@ mod names;
 mod task;
 mod worker;
 
-pub use assignment::Assignment;
+pub use assignment::{Assignment, AttemptId};
 pub use balancer::{Balancer, CallbackId, Job, NextAssignment, ReturnedTask, StatusChange, Subject, WeakBalancer};
 pub use builder::{Builder, PolicyChoice};
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -49,7 +49,7 @@ pub use filch_core::{
     WorkerState,
 };
 pub use info::{Sample, StealReport, TaskInfo, TaskStatus, WorkerInfo};
-pub use task::{Dependency, PriorityValue, Task, TaskName};
+pub use task::{Dependency, PriorityValue, Reported, Task, TaskName};
 pub use worker::{Worker, WorkerName, WorkerUpdate};
 
 /// A duration as the core counts it; longer than 500 years is for ever.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use filch_core::{JobId, ParentFailure, Priority, RetryTerms, TaskId, TaskSpec, Time};
 
+use crate::assignment::AttemptId;
 use crate::config::Retry;
 use crate::error::Error;
 use crate::names::NameBook;
@@ -164,6 +165,30 @@ impl From<String> for TaskName {
         TaskName::Name(name.into())
     }
 }
+
+/// What a report by id is about: a task, and which attempt of it if the reporter knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reported {
+    pub(crate) task: TaskName,
+    pub(crate) attempt: Option<u32>,
+}
+
+impl From<AttemptId> for Reported {
+    fn from(id: AttemptId) -> Self {
+        Reported { task: TaskName::Id(id.task), attempt: Some(id.attempt) }
+    }
+}
+
+macro_rules! reported_from {
+    ($($name:ty),+) => {
+        $(impl From<$name> for Reported {
+            fn from(name: $name) -> Self {
+                Reported { task: name.into(), attempt: None }
+            }
+        })+
+    };
+}
+reported_from!(TaskName, TaskId, &str, &String, String);
 
 /// A task that another one waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -466,7 +466,7 @@ pub enum AdaptiveModel {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Most tasks that may wait; beyond it submissions are refused with a "retry after".
+    /// Most tasks that may wait, for whatever reason; beyond it submissions are refused with a "retry after".
     #[schemars(range(min = 1))]
     pub max_queued: u64,
     /// A task no registered worker can ever run is requeued this often, each time with lower priority, then fails.

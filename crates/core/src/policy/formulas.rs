@@ -83,7 +83,10 @@ impl Policy for LoadBalancing {
 /// `work_stealing`: a child stays with the worker that spawned it, everything else goes to the shortest queue;
 /// idle workers steal from queues longer than the policy's threshold.
 #[derive(Clone, Copy, Debug)]
-pub struct WorkStealing;
+pub struct WorkStealing {
+    /// A victim has more queued tasks than this.
+    pub threshold: u32,
+}
 
 impl Policy for WorkStealing {
     fn name(&self) -> &str {
@@ -92,6 +95,9 @@ impl Policy for WorkStealing {
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let home = if task.parent_worker == Some(worker.id) { 1e9 } else { 0.0 };
         Some(terms.add("home", home) + terms.add("tasks", -f64::from(worker.held())))
+    }
+    fn steals_above(&self) -> Option<u32> {
+        Some(self.threshold)
     }
 }
 
@@ -186,15 +192,16 @@ impl ExpectedCompletion {
     /// Seconds from now until the task is expected to have ended here, repeats of failed attempts included. The terms
     /// are noted as what they take from the score.
     #[must_use]
-    pub fn seconds(&self, worker: &WorkerView<'_>, terms: &mut Terms) -> f64 {
+    pub fn seconds(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> f64 {
         let estimate = &worker.estimate;
         let (duration, success) = (estimate.duration.as_secs_f64(), estimate.success);
         let wait = if worker.running < worker.slots && worker.queued == 0 { Span::ZERO } else { worker.backlog };
         let run = (duration + self.beta * estimate.spread.as_secs_f64()) / success;
+        let pauses = if success < 1.0 { (1.0 / success - 1.0) * task.retry_pause.as_secs_f64() } else { 0.0 };
         -(terms.add("wait", -wait.as_secs_f64())
             + terms.add("cold", -worker.cold.as_secs_f64())
             + terms.add("run", -run)
-            + terms.add("retry", -((1.0 / success - 1.0) * duration)))
+            + terms.add("retry", -pauses))
     }
 
     /// Seconds the deadline would be missed by, one standard deviation on the safe side.
@@ -227,7 +234,7 @@ impl Policy for ExpectedCompletion {
         "expected_completion"
     }
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        let seconds = self.seconds(worker, terms);
+        let seconds = self.seconds(task, worker, terms);
         let mut score = -seconds;
         if self.lambda_cost > 0.0 {
             let busy = worker.estimate.duration.as_secs_f64() / worker.estimate.success;
@@ -253,7 +260,7 @@ impl Policy for Deadline {
         "deadline"
     }
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        let seconds = self.expected.seconds(worker, terms);
+        let seconds = self.expected.seconds(task, worker, terms);
         let late = terms.add("late", -(ExpectedCompletion::lateness(task, worker, seconds) * 1e6));
         Some(late - seconds)
     }
@@ -284,6 +291,8 @@ impl Policy for Batch {
 pub struct Adaptive {
     /// What it learns from.
     pub model: AdaptiveModel,
+    /// Weight of the newest observation, with `ewma`.
+    pub alpha: Option<f64>,
 }
 
 impl Policy for Adaptive {
@@ -305,6 +314,9 @@ impl Policy for Adaptive {
             return Some(terms.add("new", 1.0));
         }
         Some(terms.add("speed", 1.0 / (seconds + 1e-6)) * terms.add("success", success))
+    }
+    fn alpha(&self) -> Option<f64> {
+        self.alpha.filter(|_| self.model == AdaptiveModel::Ewma)
     }
 }
 
@@ -330,6 +342,12 @@ impl Composite {
             return Err(PolicyError("the weights of a composite sum to 0".to_owned()));
         }
         Ok(Composite { parts })
+    }
+
+    /// What the heaviest part says that says anything.
+    fn heaviest<T>(&self, says: impl Fn(&dyn Policy) -> Option<T>) -> Option<T> {
+        let said = self.parts.iter().filter_map(|(weight, part)| Some((*weight, says(&**part)?)));
+        said.max_by(|a, b| a.0.total_cmp(&b.0)).map(|entry| entry.1)
     }
 }
 
@@ -386,8 +404,15 @@ impl Policy for Composite {
 
     fn order(&self) -> Order {
         // The heaviest part knows best which workers are worth a look.
-        let heaviest = self.parts.iter().max_by(|a, b| a.0.total_cmp(&b.0));
-        heaviest.map_or(Order::Load, |part| part.1.order())
+        self.heaviest(|part| Some(part.order())).unwrap_or_default()
+    }
+
+    fn steals_above(&self) -> Option<u32> {
+        self.heaviest(|part| part.steals_above())
+    }
+
+    fn alpha(&self) -> Option<f64> {
+        self.heaviest(|part| part.alpha())
     }
 }
 

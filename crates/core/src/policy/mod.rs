@@ -50,6 +50,8 @@ pub struct TaskView<'a> {
     pub deadline: Time,
     /// What it asks for.
     pub demand: &'a Demand,
+    /// The pause before a failed attempt is tried again.
+    pub retry_pause: Span,
     /// The worker that runs the task which spawned it.
     pub parent_worker: Option<WorkerId>,
 }
@@ -201,6 +203,17 @@ pub trait Policy: Send + Sync {
     fn order(&self) -> Order {
         Order::Load
     }
+
+    /// If the policy has a say in stealing: its tasks are stolen from the longest queue above this many, whatever
+    /// `stealing.strategy` says.
+    fn steals_above(&self) -> Option<u32> {
+        None
+    }
+
+    /// Weight of the newest observation in the moving averages this policy is shown, if it cares.
+    fn alpha(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// A policy of somebody's own, as an event carries it: shared, since events can be cloned.
@@ -232,6 +245,14 @@ impl Policy for OwnPolicy {
 
     fn order(&self) -> Order {
         self.0.order()
+    }
+
+    fn steals_above(&self) -> Option<u32> {
+        self.0.steals_above()
+    }
+
+    fn alpha(&self) -> Option<f64> {
+        self.0.alpha()
     }
 }
 
@@ -273,14 +294,14 @@ fn from_options(options: &PolicyOptions, config: &Config) -> Result<Box<dyn Poli
         "weighted_round_robin" => Box::new(WeightedRoundRobin),
         "priority_based" => Box::new(PriorityBased),
         "load_balancing" => Box::new(LoadBalancing),
-        "work_stealing" => Box::new(WorkStealing),
+        "work_stealing" => Box::new(WorkStealing { threshold: options.steal_threshold.unwrap_or(2) }),
         "best_fit" => Box::new(BestFit { history_weight: options.history_weight.unwrap_or(history_weight) }),
         "performance_based" => Box::new(Performance),
         "affinity_based" => Box::new(Affinity),
         "cost_based" => Box::new(Cost),
         "deadline" => Box::new(Deadline { expected: expected() }),
         "batch" => Box::new(Batch { size: options.batch_size.unwrap_or(4) }),
-        "adaptive" => Box::new(Adaptive { model: options.model.unwrap_or_default() }),
+        "adaptive" => Box::new(Adaptive { model: options.model.unwrap_or_default(), alpha: options.alpha }),
         "expected_completion" => Box::new(expected()),
         "composite" => {
             let mut parts = Vec::new();

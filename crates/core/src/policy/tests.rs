@@ -24,6 +24,7 @@ impl Bench {
             estimate: None,
             deadline: Time::NEVER,
             demand: &self.demand,
+            retry_pause: Span::from_millis(500),
             parent_worker: None,
         }
     }
@@ -115,7 +116,7 @@ fn adaptive_is_speed_times_success_and_one_for_a_new_worker() {
     let bench = Bench::new();
     let average = MovingAverage { completion_s: 2.0, success: 0.9, total: 5 };
     let known = WorkerView { average, ..bench.worker(0) };
-    let policy = Adaptive { model: AdaptiveModel::Ewma };
+    let policy = Adaptive { model: AdaptiveModel::Ewma, alpha: None };
     assert!((score(&policy, &bench.task(), &known) - 0.9 / (2.0 + 1e-6)).abs() < 1e-12);
     assert_eq!(score(&policy, &bench.task(), &bench.worker(1)), 1.0);
     assert_eq!(winner(&policy, &bench.task(), &[known, bench.worker(1)]), Some(1));
@@ -197,13 +198,13 @@ fn expected_completion_adds_wait_cold_run_and_retries() {
         estimate: Estimate { duration: Span::from_secs(4), spread: Span::from_secs(2), success: 0.5, samples: 9 },
         ..bench.worker(0)
     };
-    // 3 wait + 1 cold + (4 + 0.5·2) / 0.5 run + (1/0.5 − 1)·4 retries
-    assert!((score(&policy, &bench.task(), &worker) + 18.0).abs() < 1e-9);
+    // 3 wait + 1 cold + (4 + 0.5·2) / 0.5 run + (1/0.5 − 1)·0.5 pauses before retries
+    assert!((score(&policy, &bench.task(), &worker) + 14.5).abs() < 1e-9);
     let late = TaskView { deadline: Time::ZERO + Span::from_secs(15), ..bench.task() };
-    // 18 + spread 2 − 15 = 5 seconds late, ten times
-    assert!((score(&policy, &late, &worker) + 68.0).abs() < 1e-9);
+    // 14.5 + spread 2 − 15 = 1.5 seconds late, ten times
+    assert!((score(&policy, &late, &worker) + 29.5).abs() < 1e-9);
     let dear = ExpectedCompletion { lambda_cost: 2.0, ..policy };
-    assert!((score(&dear, &bench.task(), &WorkerView { cost_rate: 3.0, ..worker }) + 18.0 + 48.0).abs() < 1e-9);
+    assert!((score(&dear, &bench.task(), &WorkerView { cost_rate: 3.0, ..worker }) + 14.5 + 48.0).abs() < 1e-9);
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
+use super::tasks::Task;
 use super::{Flags, Scheduler, Slab, Worker};
 use crate::action::{Action, Refusal};
 use crate::config::{RebalanceBy, Take};
 use crate::ids::{NONE, WorkerId};
-use crate::steal::{self, Haul, Loot, Peer, Peers, StealOutcome};
+use crate::steal::{self, Choice, Haul, Kept, Loot, Peer, Peers, StealOutcome};
 use crate::task::{Cause, Status};
 use crate::time::Span;
 use crate::worker::WorkerState;
@@ -54,6 +55,10 @@ impl Peers for Loaded<'_> {
     }
 }
 
+fn is_bound(task: &Task) -> bool {
+    task.key != NONE || task.flags.has(Flags::PINNED) || task.flags.has(Flags::EXCLUSIVE)
+}
+
 impl Scheduler {
     pub(super) fn steal(&mut self, thief: WorkerId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let slot = self.worker_slot(thief)?;
@@ -78,17 +83,42 @@ impl Scheduler {
             && f64::from(depth) < self.config.stealing.steal_threshold * f64::from(worker.slots)
     }
 
-    /// Takes tasks from other workers' queues into the thief's. How many.
+    /// Takes tasks from other workers' queues into the thief's. How many. What the default policy or the configuration
+    /// says of victims goes for all tasks but those whose own policy has a say.
     pub(super) fn steal_for(&mut self, thief: u32, actions: &mut Vec<Action>) -> usize {
+        let mut taken = self.steal_by(0, thief, actions);
+        for rule in 1..self.placements.len() {
+            if taken == 0 && self.placements[rule].chooser.is_some() {
+                taken = self.steal_by(rule, thief, actions);
+            }
+        }
+        taken
+    }
+
+    /// The placement whose rule about victims goes for a task.
+    fn rule_of(&self, slot: u32) -> usize {
+        let at = self.placement_at(self.signatures[self.tasks.at(slot).signature].task_type);
+        if self.placements[at].chooser.is_some() { at } else { 0 }
+    }
+
+    fn steal_by(&mut self, rule: usize, thief: u32, actions: &mut Vec<Action>) -> usize {
         let thief_id = self.worker_id(thief);
         let mut tried: SmallVec<[WorkerId; 8]> = SmallVec::new();
         for _ in 0..self.config.stealing.max_retries.max(1) {
             let peers = Loaded { workers: &self.workers, loaded: &self.loaded, by_depth: &self.by_depth };
-            let Some(victim) = self.chooser.choose(&mut self.rng, &peers, thief_id, &tried) else { break };
+            let chooser = self.placements[rule].chooser.as_ref().unwrap_or(&self.chooser);
+            let victim = match chooser.choose(&mut self.rng, &peers, thief_id, &tried) {
+                Some(Choice::Victim(victim)) => victim,
+                Some(Choice::Refused(peer)) => {
+                    self.count_steal(thief, Some(peer.worker), StealOutcome::Rejection, 0, actions);
+                    break;
+                }
+                None => break,
+            };
             let stealing = &self.config.stealing;
             let source = &self.workers[victim.worker.slot];
             let haul = steal::haul(stealing.take, victim.depth, source.queued_work, stealing.min_local_queue);
-            let taken = self.pick_loot(victim.worker.slot, thief, haul, &mut { steal::QUEUE_LOOKS });
+            let taken = self.pick_loot(victim.worker.slot, thief, haul, Some(rule), &mut { steal::QUEUE_LOOKS });
             let outcome = if taken.is_empty() { StealOutcome::Rejection } else { StealOutcome::Success };
             self.count_steal(thief, Some(victim.worker), outcome, taken.len() as u32, actions);
             if !taken.is_empty() {
@@ -117,14 +147,19 @@ impl Scheduler {
         actions.push(Action::Stole { thief: self.worker_id(thief), victim, outcome, tasks });
     }
 
-    /// The tasks of a victim's queue that a thief may take, newest or oldest first; `looks` falls by those looked at.
-    fn pick_loot(&self, victim: u32, thief: u32, haul: Haul, looks: &mut usize) -> Vec<u32> {
+    /// The tasks of a victim's queue that a thief may take, newest or oldest first; only those a rule goes for, if one is
+    /// given. `looks` falls by those looked at.
+    fn pick_loot(&self, victim: u32, thief: u32, haul: Haul, rule: Option<usize>, looks: &mut usize) -> Vec<u32> {
         let source = &self.workers[victim];
         let backlog = source.backlog();
-        let queue = source.queue.iter().map(|key| (key.2, self.tasks.at(key.2).planned));
+        let queue = source.queue.movable().map(|key| (key.2, self.tasks.at(key.2).planned));
+        let rule = rule.filter(|_| !self.placement_by_type.is_empty());
         let most = *looks;
         let check = |slot: u32| {
             *looks -= 1;
+            if rule.is_some_and(|rule| self.rule_of(slot) != rule) {
+                return Err(Kept::OtherRule);
+            }
             self.guard.check(&self.loot(slot, thief), backlog)
         };
         let mut taken = Vec::new();
@@ -136,13 +171,19 @@ impl Scheduler {
         taken
     }
 
+    /// Whether a task may never be moved from one worker's queue to another's, whoever asks.
+    pub(crate) fn stays(&self, slot: u32) -> bool {
+        let task = self.tasks.at(slot);
+        self.guard.keeps(task.priority, is_bound(task)).is_some()
+    }
+
     /// A queued task as a thief sees it.
     pub(crate) fn loot(&self, slot: u32, thief: u32) -> Loot {
         let task = self.tasks.at(slot);
         let class = &self.classes[self.workers[thief].class];
         Loot {
             priority: task.priority,
-            bound: task.key != NONE || task.flags.has(Flags::PINNED) || task.flags.has(Flags::EXCLUSIVE),
+            bound: is_bound(task),
             thief_can_run: class.can_ever(&self.signatures[task.signature]).is_ok(),
             transfer: if task.flags.has(Flags::EXTRA) { self.worker_view(slot, thief).cold } else { Span::ZERO },
             duration_at_thief: self.planned_for(slot, self.workers[thief].class),
@@ -225,7 +266,7 @@ impl Scheduler {
                     continue;
                 }
                 let before = *left;
-                let found = self.pick_loot(from, to, one, left).first().copied();
+                let found = self.pick_loot(from, to, one, None, left).first().copied();
                 self.looked_at += (before - *left) as u64;
                 if let Some(slot) = found {
                     self.move_queued(slot, to, actions);
@@ -236,6 +277,7 @@ impl Scheduler {
                 {
                     self.abandon(slot, Cause::Moved, actions);
                     self.counters.queued += 1;
+                    self.tasks.at_mut(slot).ready_at = self.now;
                     self.put_at_worker(slot, to);
                     self.count_move(slot, from, to, actions);
                     return Some(to);

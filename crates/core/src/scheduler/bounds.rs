@@ -8,7 +8,7 @@ use crate::config::{Bind, Config, Matching, PolicyOptions, PolicySpec};
 use crate::event::{Event, Remaining};
 use crate::ids::{AffinityId, CapabilityId, KeyId, ResourceId, TypeId, WorkerId};
 use crate::resources::{Amount, Demand};
-use crate::task::{Priority, TaskSpec};
+use crate::task::TaskSpec;
 use crate::time::{Span, Time};
 use crate::worker::WorkerSpec;
 
@@ -218,11 +218,14 @@ fn a_cycle_in_which_nothing_may_move_looks_at_few_tasks() {
     let mut config = Config::default();
     config.scheduling.bind = Bind::Push;
     let mut bench = Bench::new(&config);
-    let workers: Vec<WorkerId> = (0..200).map(|_| bench.join(WorkerSpec::default())).collect();
-    for &worker in &workers[..100] {
-        for _ in 0..70 {
-            bench.submit(TaskSpec { pin: Some(worker), priority: Priority::from_f64(5.0), ..TaskSpec::default() });
-        }
+    // What could move, but to nobody who is idle.
+    let able: CapabilitySet = [CapabilityId(7)].into_iter().collect();
+    for at in 0..200 {
+        let capabilities = if at < 100 { able.clone() } else { CapabilitySet::default() };
+        bench.join(WorkerSpec { capabilities, ..WorkerSpec::default() });
+    }
+    for _ in 0..7000 {
+        bench.submit(TaskSpec { requires: able.clone(), ..TaskSpec::default() });
     }
     let before = bench.scheduler.looked_at;
     bench.scheduler.step(Time::ZERO, Event::Rebalance, &mut bench.actions);

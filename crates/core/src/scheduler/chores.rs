@@ -3,10 +3,11 @@
 //! While something is left, `next_timer` asks for another step at once. Never decides anything by itself: it only brings
 //! what was decided to everybody it concerns.
 
-use super::{Directory, Placement, Scheduler};
+use super::{Directory, EWMA_ALPHA, Placement, Scheduler};
 use crate::action::Action;
 use crate::ids::NONE;
 use crate::policy::{Order, Policy};
+use crate::steal::VictimChooser;
 
 /// Tasks of a key that one step lets in or out.
 pub(crate) const PORTION: usize = 256;
@@ -35,7 +36,10 @@ impl Scheduler {
         let directory = self.placements.get(at.unwrap_or(0)).map_or(wanted, |placement| placement.directory);
         self.directories[wanted].users += 1;
         self.directories[directory].users += 1;
-        let placement = Placement { policy, directory, wanted };
+        let average = self.average_for(policy.alpha().unwrap_or(EWMA_ALPHA), at.unwrap_or(self.placements.len()));
+        let threshold = policy.steals_above();
+        let chooser = threshold.map(|threshold| VictimChooser::longest_above(&self.config.stealing, threshold));
+        let placement = Placement { policy, directory, wanted, average, chooser };
         let at = match at.and_then(|at| Some((at, self.placements.get_mut(at)?))) {
             Some((at, known)) => {
                 let before = std::mem::replace(known, placement);

@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use crate::resources::{Amount, Demand};
 
-/// Which devices a task holds, as bits.
-pub(crate) type DeviceMask = u64;
+/// Which devices a task holds, by position.
+pub(crate) type DeviceSet = SmallVec<[u16; 4]>;
 
-/// Devices beyond this many are counted in the sums but not told apart.
-const MOST: usize = 64;
+/// Most devices a worker may have: each of them is looked at for each task that wants one.
+pub(crate) const MOST: u64 = 1024;
 
 /// How much of each device is in use, in parts of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Devices {
     }
 
     fn count(capacity: Amount) -> usize {
-        (capacity.0.div_ceil(Amount::SCALE) as usize).min(MOST)
+        capacity.0.div_ceil(Amount::SCALE) as usize
     }
 
     /// Whether a demand fits.
@@ -55,38 +55,37 @@ impl Devices {
     }
 
     /// Takes devices for a demand that fits: the fullest one that has room for a share, the first free ones otherwise.
-    pub(crate) fn take(&mut self, capacity: Amount, needs: Amount) -> DeviceMask {
+    pub(crate) fn take(&mut self, capacity: Amount, needs: Amount) -> DeviceSet {
         let count = Self::count(capacity);
         if self.used.len() < count {
             self.used.resize(count, 0);
         }
         if needs.0 < Amount::SCALE {
             let fits = (0..count).filter(|&at| self.left(at, capacity) >= needs.0);
-            let Some(at) = fits.min_by_key(|&at| self.left(at, capacity)) else { return 0 };
+            let Some(at) = fits.min_by_key(|&at| self.left(at, capacity)) else { return DeviceSet::new() };
             self.used[at] += needs.0 as u16;
-            return 1 << at;
+            return [at as u16].into_iter().collect();
         }
-        let free: SmallVec<[usize; 8]> = (0..count).filter(|&at| self.left(at, capacity) == Amount::SCALE).collect();
-        let mut mask = 0;
-        for at in free.into_iter().take((needs.0 / Amount::SCALE) as usize) {
-            self.used[at] = Amount::SCALE as u16;
-            mask |= 1 << at;
+        let free = (0..count).filter(|&at| self.left(at, capacity) == Amount::SCALE).map(|at| at as u16);
+        let set: DeviceSet = free.take((needs.0 / Amount::SCALE) as usize).collect();
+        for &at in &set {
+            self.used[usize::from(at)] = Amount::SCALE as u16;
         }
-        mask
+        set
     }
 
     /// Gives devices back that a demand of that size held.
-    pub(crate) fn give_back(&mut self, mask: DeviceMask, needs: Amount) {
+    pub(crate) fn give_back(&mut self, set: &[u16], needs: Amount) {
         let share = needs.0.min(Amount::SCALE) as u16;
-        for at in positions(mask) {
-            self.used[at] -= share;
+        for &at in set {
+            self.used[usize::from(at)] -= share;
         }
     }
 
-    /// The same use, counted from what tasks hold; for checks.
-    pub(crate) fn hold(&mut self, mask: DeviceMask, needs: Amount) {
+    /// The same use, counted from what tasks hold.
+    pub(crate) fn hold(&mut self, set: &[u16], needs: Amount) {
         let share = needs.0.min(Amount::SCALE) as u16;
-        for at in positions(mask) {
+        for at in set.iter().map(|&at| usize::from(at)) {
             if self.used.len() <= at {
                 self.used.resize(at + 1, 0);
             }
@@ -106,11 +105,6 @@ impl Devices {
     }
 }
 
-/// The positions of the devices in a mask.
-pub(crate) fn positions(mask: DeviceMask) -> impl Iterator<Item = usize> {
-    (0..MOST).filter(move |&at| mask >> at & 1 == 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,13 +115,13 @@ mod tests {
         let mut devices = Devices::default();
         let first = devices.take(capacity, share);
         let second = devices.take(capacity, share);
-        assert_eq!((first, second), (1, 2));
+        assert_eq!((&first[..], &second[..]), (&[0][..], &[1][..]));
         assert_eq!(devices.check(capacity, share), Err(Amount::from_f64(0.4)), "0.8 are free, but not on one device");
-        assert_eq!(devices.take(capacity, Amount::from_f64(0.3)), 1);
+        assert_eq!(devices.take(capacity, Amount::from_f64(0.3))[..], [0]);
         assert_eq!(devices.check(capacity, Amount::from_units(1)), Err(Amount(0)));
-        devices.give_back(second, share);
+        devices.give_back(&second, share);
         assert_eq!(devices.check(capacity, Amount::from_units(1)), Ok(()));
-        assert_eq!(devices.take(capacity, Amount::from_units(1)), 2);
+        assert_eq!(devices.take(capacity, Amount::from_units(1))[..], [1]);
     }
 
     #[test]
@@ -135,14 +129,27 @@ mod tests {
         let capacity = Amount::from_units(3);
         let mut devices = Devices::default();
         let half = Amount::from_f64(0.5);
-        assert_eq!(devices.take(capacity, half), 1);
-        assert_eq!(devices.take(capacity, half), 1);
-        assert_eq!(devices.take(capacity, Amount::from_units(2)), 6);
+        assert_eq!(devices.take(capacity, half)[..], [0]);
+        assert_eq!(devices.take(capacity, half)[..], [0]);
+        assert_eq!(devices.take(capacity, Amount::from_units(2))[..], [1, 2]);
         assert!(devices.check(capacity, half).is_err());
-        devices.give_back(6, Amount::from_units(2));
-        devices.give_back(1, half);
-        devices.give_back(1, half);
+        devices.give_back(&[1, 2], Amount::from_units(2));
+        devices.give_back(&[0], half);
+        devices.give_back(&[0], half);
         assert!(devices.agrees(&Devices::default()));
+    }
+
+    #[test]
+    fn every_device_of_a_big_worker_is_told_apart() {
+        let (capacity, half) = (Amount::from_units(200), Amount::from_f64(0.5));
+        let mut devices = Devices::default();
+        let most = devices.take(capacity, Amount::from_units(199));
+        assert_eq!(most.len(), 199);
+        assert_eq!(devices.take(capacity, half)[..], [199]);
+        assert_eq!(devices.take(capacity, half)[..], [199]);
+        assert_eq!(devices.check(capacity, half), Err(Amount(0)));
+        devices.give_back(&most, Amount::from_units(199));
+        assert_eq!(devices.check(capacity, Amount::from_units(199)), Ok(()));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod directory;
 mod hosts;
 mod keys;
 mod line;
+mod own;
 mod place;
 mod ready;
 mod run;
@@ -36,7 +37,7 @@ use crate::action::{Action, Record, Refusal};
 use crate::config::{Bind, Config};
 use crate::event::Event;
 use crate::explain::Decision;
-use crate::ids::{JobId, NONE, Names, TaskId, WorkerId};
+use crate::ids::{JobId, KindId, NONE, Names, TaskId, WorkerId};
 use crate::map::Map;
 use crate::metrics::{Counters, Sample};
 use crate::policy::{self, Order, Policy, PolicyError};
@@ -52,7 +53,6 @@ pub(crate) use hosts::{CLASS_LOOKS, Hosts};
 pub(crate) use keys::Keys;
 pub(crate) use ready::{LEVELS, Ready};
 pub(crate) use slab::{Interner, Slab};
-pub(crate) use sorted::Sorted;
 pub(crate) use state::{ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
 pub(crate) use tasks::{Flags, State, Tasks};
 pub(crate) use timers::{Timer, Timers};
@@ -63,6 +63,10 @@ pub(crate) const COMMON_JOB: u32 = 0;
 /// Weight of the newest observation in the moving averages, unless `adaptive` says otherwise.
 const EWMA_ALPHA: f64 = 0.1;
 
+/// The least a task is planned with, however short its kind has been: a queue of such tasks still is work, so loads
+/// differ and a steal from it can be worth it.
+const LEAST_PLANNED: Span = Span::from_micros(1);
+
 /// A policy in use.
 struct Placement {
     policy: Box<dyn Policy>,
@@ -70,6 +74,10 @@ struct Placement {
     directory: usize,
     /// The one whose order it wants; another one as long as that is not whole.
     wanted: usize,
+    /// Which of the workers' moving averages it is shown.
+    average: usize,
+    /// Whom its tasks are stolen from, if the policy has a say in that.
+    chooser: Option<VictimChooser>,
 }
 
 /// Oldest and newest task of a level, by the time they came to it.
@@ -149,8 +157,8 @@ pub struct Scheduler {
     records: bool,
     sequence: u64,
     turn: u64,
-    /// Weight of the newest observation in workers' moving averages.
-    alpha: f64,
+    /// Weights of the newest observation, one for each moving average that workers have.
+    alphas: SmallVec<[f64; 1]>,
 }
 
 impl Scheduler {
@@ -162,14 +170,6 @@ impl Scheduler {
     pub fn new(config: &Config) -> Result<Scheduler, PolicyError> {
         let scheduling = &config.scheduling;
         let thresholds = &config.load_balancing.thresholds;
-        let (policy_name, options) = scheduling.policy.parts();
-        let mut stealing = config.stealing.clone();
-        let mut busy_threshold = thresholds.busy_threshold;
-        if policy_name == "work_stealing" {
-            // The policy of that name steals from the busiest queue longer than its own threshold.
-            busy_threshold = options.steal_threshold.unwrap_or(2);
-            stealing.strategy = crate::config::VictimStrategy::MostLoaded;
-        }
         let common = Job {
             generation: 0,
             open: 0,
@@ -205,7 +205,7 @@ impl Scheduler {
             estimator: Box::new(Tracker::new(scheduling.default_estimate)),
             loaded: Vec::new(),
             by_depth: BTreeSet::new(),
-            chooser: VictimChooser::new(&stealing, busy_threshold),
+            chooser: VictimChooser::new(&config.stealing, thresholds.busy_threshold),
             guard: Guard::new(config),
             aging: [AgeList { oldest: NONE, newest: NONE }; LEVELS],
             aging_at: None,
@@ -230,7 +230,7 @@ impl Scheduler {
             records: false,
             sequence: 0,
             turn: 0,
-            alpha: options.alpha.unwrap_or(EWMA_ALPHA),
+            alphas: SmallVec::new(),
             config: config.clone(),
         };
         let default = policy::create(&config.scheduling.policy, config)?;
@@ -281,6 +281,21 @@ impl Scheduler {
         if let Some(task_type) = task_type {
             self.placement_by_type.insert(task_type.0, at);
         }
+    }
+
+    /// The moving average with that weight. A new one goes on from one that nobody but the placement at `at` has used,
+    /// or else begins as a copy of the first, at each worker when it next learns something.
+    fn average_for(&mut self, alpha: f64, at: usize) -> usize {
+        if let Some(known) = self.alphas.iter().position(|known| *known == alpha) {
+            return known;
+        }
+        let others = || self.placements.iter().enumerate().filter(|entry| entry.0 != at).map(|entry| entry.1.average);
+        if let Some(free) = (0..self.alphas.len()).find(|average| !others().any(|used| used == *average)) {
+            self.alphas[free] = alpha;
+            return free;
+        }
+        self.alphas.push(alpha);
+        self.alphas.len() - 1
     }
 
     /// Handles one event at the moment `now`; what is to be done is appended to `actions`. Timers due by then fire
@@ -397,12 +412,21 @@ impl Scheduler {
 
     /// The policy of a type of task.
     fn placement(&self, task_type: crate::ids::TypeId) -> &Placement {
-        let at = if self.placement_by_type.is_empty() {
+        &self.placements[self.placement_at(task_type)]
+    }
+
+    /// Which of a worker's moving averages goes for a type of task.
+    #[inline]
+    fn average_of(&self, task_type: crate::ids::TypeId) -> usize {
+        if self.alphas.len() == 1 { 0 } else { self.placement(task_type).average }
+    }
+
+    fn placement_at(&self, task_type: crate::ids::TypeId) -> usize {
+        if self.placement_by_type.is_empty() {
             0
         } else {
             self.placement_by_type.get(&task_type.0).copied().unwrap_or(0)
-        };
-        &self.placements[at]
+        }
     }
 
     fn next_sequence(&mut self) -> u64 {
@@ -413,9 +437,21 @@ impl Scheduler {
     /// The time a task is planned with on a worker of that class.
     fn planned_for(&self, slot: u32, class: u32) -> Span {
         let task = self.tasks.at(slot);
-        let anywhere = self.estimator.anywhere(task.kind, task.declared());
+        self.planned(task.kind, task.declared(), class)
+    }
+
+    /// The same for a task of some kind, with the duration its submitter declared.
+    fn planned(&self, kind: KindId, declared: Option<Span>, class: u32) -> Span {
+        let anywhere = self.estimator.anywhere(kind, declared);
         let speed = self.classes[class].speed;
-        if speed == 1.0 { anywhere } else { anywhere.mul_f64(1.0 / speed) }
+        let planned = if speed == 1.0 { anywhere } else { anywhere.mul_f64(1.0 / speed) };
+        planned.max(LEAST_PLANNED)
+    }
+
+    /// A task's place among all that wait.
+    pub(crate) fn queue_place(&self, slot: u32) -> QueueKey {
+        let task = self.tasks.at(slot);
+        queue_key(task.level, task.order(), slot)
     }
 
     /// Tasks that wait in any queue, elements of arrays included.
@@ -453,5 +489,18 @@ mod tests {
             }
         }
         assert_eq!(scheduler.placements.len(), 3);
+    }
+
+    #[test]
+    fn every_weight_in_use_has_its_own_average_and_no_other_has() {
+        let mut scheduler = Scheduler::new(&Config::default()).unwrap();
+        for alpha in [0.2, 0.3, 0.4, 0.5] {
+            for task_type in [None, Some(crate::ids::TypeId(1))] {
+                let alpha = if task_type.is_some() { 0.1 } else { alpha };
+                let policy = policy::Adaptive { model: crate::config::AdaptiveModel::Ewma, alpha: Some(alpha) };
+                scheduler.use_policy(task_type, Box::new(policy));
+            }
+        }
+        assert_eq!(scheduler.alphas[..], [0.5, 0.1]);
     }
 }

@@ -39,21 +39,44 @@ pub(crate) enum Wanted {
 impl Scheduler {
     /// A task is ready to run: hand it to a worker that waits for one, or queue it.
     pub(super) fn enqueue(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
-        let now = self.now;
-        let task = self.tasks.at_mut(slot);
+        self.tasks.at_mut(slot).ready_at = self.now;
+        self.enqueue_again(slot, cause, actions);
+    }
+
+    /// The same for a task that has been ready for a while: its wait goes on.
+    pub(super) fn enqueue_again(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
+        let task = self.tasks.at(slot);
         debug_assert!(matches!(task.state, State::Blocked), "only tasks that are nowhere are queued");
-        task.ready_at = now;
         let (signature, key, pinned) = (task.signature, task.key, task.flags.has(Flags::PINNED));
         if !pinned && !self.has_host(signature) && self.workers.len() > 0 {
             self.park(slot, actions);
             return;
         }
         self.counters.queued += 1;
-        let may_queue = key == NONE || self.arrive_at_key(slot);
-        self.notify(slot, Status::Queued, cause, actions);
-        if may_queue {
-            self.offer(slot, actions);
+        if key == NONE || self.arrive_at_key(slot) {
+            self.offer(slot, Some(cause), actions);
+        } else {
+            self.notify(slot, Status::Queued, cause, actions);
         }
+    }
+
+    /// A task without a key leaves its worker's queue for another: it has waited, and it ages, as before.
+    pub(super) fn queue_elsewhere(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
+        debug_assert!(self.tasks.at(slot).key == NONE, "tasks with a key are pinned or wait centrally");
+        self.leave_worker_queue(slot);
+        if self.has_host(self.tasks.at(slot).signature) || self.workers.len() == 0 {
+            self.offer(slot, Some(cause), actions);
+            return;
+        }
+        self.leave_waiting(slot);
+        self.park(slot, actions);
+    }
+
+    /// A queued task that was taken out of its queue is nowhere then, and no longer counts as queued.
+    pub(super) fn leave_waiting(&mut self, slot: u32) {
+        self.age_leave(slot);
+        self.counters.queued -= 1;
+        self.tasks.at_mut(slot).state = State::Blocked;
     }
 
     /// Asks the task's key whether it may queue; if not it waits there.
@@ -78,7 +101,6 @@ impl Scheduler {
     pub(super) fn step_back(&mut self, slot: u32) {
         if self.tasks.at(slot).state == State::AtWorker {
             self.leave_worker_queue(slot);
-            self.age_enter(slot);
         } else {
             self.leave_lane(slot);
         }
@@ -103,19 +125,16 @@ impl Scheduler {
         let mut handled = 0;
         loop {
             handled += 1;
-            self.age_leave(slot);
-            let task = self.tasks.at_mut(slot);
-            task.state = State::Blocked;
-            let (signature, key) = (task.signature, task.key);
-            let place = queue_key(task.level, task.order(), slot);
+            let task = self.tasks.at(slot);
+            let (signature, key, place) = (task.signature, task.key, self.queue_place(slot));
             let pinned = task.flags.has(Flags::PINNED);
             let stays =
                 if pinned { self.home_of(slot).is_some() } else { self.workers.len() == 0 || self.has_host(signature) };
             if stays {
-                self.offer(slot, actions);
+                self.offer(slot, None, actions);
                 break;
             }
-            self.counters.queued -= 1;
+            self.leave_waiting(slot);
             let next = if handled < most { self.keys.leave(key, place) } else { self.hold_key(key, place) };
             if pinned {
                 homeless.push(slot);
@@ -145,10 +164,11 @@ impl Scheduler {
         self.worker_slot(home).ok()
     }
 
-    /// Finds a worker for a task that may queue, or a place in a queue.
-    pub(super) fn offer(&mut self, slot: u32, actions: &mut Vec<Action>) {
+    /// Finds a worker for a task that may queue, or a place in a queue. If it is news that it queues, that is told
+    /// once its place is known, and before it leaves it again.
+    fn offer(&mut self, slot: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
         if self.tasks.at(slot).flags.has(Flags::PINNED) {
-            self.offer_to_pinned(slot, actions);
+            self.offer_to_pinned(slot, news, actions);
             return;
         }
         let task = self.tasks.at(slot);
@@ -157,12 +177,17 @@ impl Scheduler {
             let candidates = self.candidates(slot, Wanted::Queue);
             if let Some(worker) = self.decide(slot, &candidates, true) {
                 self.put_at_worker(slot, worker);
+                self.tell_queued(slot, news, actions);
                 self.serve(worker, actions);
                 return;
             }
         } else if self.directories.iter().any(|directory| !directory.is_empty()) {
             let candidates = self.candidates(slot, Wanted::Room);
             if let Some(worker) = self.decide(slot, &candidates, true) {
+                self.tell_queued(slot, news, actions);
+                if self.tasks.at(slot).state.is_queued() {
+                    self.age_leave(slot);
+                }
                 self.counters.queued -= 1;
                 self.assign(slot, worker, actions);
                 self.relist(worker);
@@ -170,18 +195,26 @@ impl Scheduler {
             }
         }
         self.put_in_lane(slot);
+        self.tell_queued(slot, news, actions);
+    }
+
+    fn tell_queued(&self, slot: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
+        if let Some(cause) = news {
+            self.notify(slot, Status::Queued, cause, actions);
+        }
     }
 
     /// A pinned task goes to its worker's queue, or fails if that worker has gone; then the next task of its key gets its
     /// chance.
-    fn offer_to_pinned(&mut self, slot: u32, actions: &mut Vec<Action>) {
+    fn offer_to_pinned(&mut self, slot: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
         if let Some(worker) = self.home_of(slot) {
             self.put_at_worker(slot, worker);
+            self.tell_queued(slot, news, actions);
             self.serve(worker, actions);
             return;
         }
-        let task = self.tasks.at(slot);
-        let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
+        self.tell_queued(slot, news, actions);
+        let (key, place) = (self.tasks.at(slot).key, self.queue_place(slot));
         self.counters.queued -= 1;
         let next = if key == NONE { None } else { self.keys.leave(key, place) };
         match next {
@@ -192,15 +225,17 @@ impl Scheduler {
         }
     }
 
-    /// Puts a task into the central queue.
+    /// Puts a task into the central queue. If it waited elsewhere it goes on aging.
     pub(super) fn put_in_lane(&mut self, slot: u32) {
         let task = self.tasks.at_mut(slot);
-        task.state = State::Central;
+        let waited = std::mem::replace(&mut task.state, State::Central).is_queued();
         task.worker = NONE;
         let (level, job, signature, order) = (task.level, task.job, task.signature, task.order());
         let received = self.join_level(level, job);
         self.ready.push(level, job, signature, received, order, slot);
-        self.age_enter(slot);
+        if !waited {
+            self.age_enter(slot);
+        }
     }
 
     /// The key under which a job takes its turns in a level: what it has received, but not less than the others there.
@@ -225,27 +260,28 @@ impl Scheduler {
         self.drop_reservation(slot);
     }
 
-    /// Puts a task into a worker's own queue.
+    /// Puts a task into a worker's own queue. If it waited elsewhere it goes on aging.
     pub(super) fn put_at_worker(&mut self, slot: u32, worker: u32) {
         let planned = self.planned_for(slot, self.workers[worker].class);
         let task = self.tasks.at_mut(slot);
-        task.state = State::AtWorker;
+        let waited = std::mem::replace(&mut task.state, State::AtWorker).is_queued();
         task.worker = worker;
         task.planned = planned;
-        let place = queue_key(task.level, task.order(), slot);
+        let (place, stays) = (self.queue_place(slot), self.stays(slot));
         let target = &mut self.workers[worker];
-        target.queue.insert(place);
+        target.queue.insert(place, stays);
         target.queued_work += planned;
         self.turn += 1;
         self.workers[worker].last_assigned = self.turn;
         self.depth_changed(worker, false);
-        self.age_enter(slot);
+        if !waited {
+            self.age_enter(slot);
+        }
         self.relist(worker);
     }
 
-    /// Takes a task out of its worker's queue and its level's list by age.
+    /// Takes a task out of its worker's queue; it stays in its level's list by age.
     pub(super) fn leave_worker_queue(&mut self, slot: u32) {
-        self.age_leave(slot);
         self.drop_reservation(slot);
         let task = self.tasks.at_mut(slot);
         let (worker, planned) = (task.worker, task.planned);
@@ -448,6 +484,7 @@ impl Scheduler {
             estimate: task.declared(),
             deadline: task.deadline,
             demand: &self.signatures[task.signature].demand,
+            retry_pause: self.retry_terms(slot).backoff,
             parent_worker: self.parent_worker(slot),
         }
     }
@@ -478,7 +515,7 @@ impl Scheduler {
             skill_match: class.bits.skill_match(&signature.skills),
             spare: class.bits.spare(&signature.requires, &signature.skills),
             success_rate: worker.success_rate(),
-            average: worker.average,
+            average: worker.average(self.average_of(signature.task_type)),
             estimate,
             cost_rate: class.cost_rate,
             weight: class.weight,

@@ -215,9 +215,14 @@ impl Scheduler {
         let task = self.tasks.at(slot);
         let (kind, at, duration) = (task.kind, task.worker, self.now.since(task.since));
         self.estimator.record(kind, at as usize, duration, success);
-        let alpha = self.alpha;
         let worker = &mut self.workers[at];
-        worker.average.update(alpha, duration.as_secs_f64(), success);
+        if self.alphas.len() > 1 {
+            worker.more_averages.resize(self.alphas.len() - 1, worker.average);
+            for (average, &alpha) in worker.more_averages.iter_mut().zip(&self.alphas[1..]) {
+                average.update(alpha, duration.as_secs_f64(), success);
+            }
+        }
+        worker.average.update(self.alphas[0], duration.as_secs_f64(), success);
         if success {
             worker.completed += 1;
             worker.failures_in_a_row = 0;
@@ -235,7 +240,7 @@ impl Scheduler {
         }
         let ghost = self.vacate(slot);
         let worker = &mut self.workers[self.tasks.at(slot).worker];
-        worker.release(&self.signatures[ghost.signature].demand, ghost.devices);
+        worker.release(&self.signatures[ghost.signature].demand, &ghost.devices);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
         let at = std::mem::replace(&mut self.tasks.at_mut(slot).worker, NONE);
@@ -250,7 +255,7 @@ impl Scheduler {
     fn vacate(&mut self, slot: u32) -> Ghost {
         let now = self.now;
         let id = self.tasks.id(slot);
-        let devices = self.tasks.extra(slot).map_or(0, |extra| extra.devices);
+        let devices = self.tasks.extra(slot).map(|extra| extra.devices.clone()).unwrap_or_default();
         let task = self.tasks.at_mut(slot);
         let (at, place) = (task.worker, task.place as usize);
         let key = if task.flags.has(Flags::TOKEN) { task.key } else { NONE };
@@ -285,11 +290,12 @@ impl Scheduler {
         }
         let at = self.tasks.at(slot).worker;
         let ghost = self.vacate(slot);
+        let (task, attempt) = (ghost.task, ghost.attempt);
         self.signatures[ghost.signature].users += 1;
         self.workers[at].ghosts.push(ghost);
         self.tasks.at_mut(slot).worker = NONE;
-        actions.push(Action::Revoke { worker: self.worker_id(at), task: ghost.task, attempt: ghost.attempt, cause });
-        self.ghosts.insert((ghost.task, ghost.attempt), at);
+        actions.push(Action::Revoke { worker: self.worker_id(at), task, attempt, cause });
+        self.ghosts.insert((task, attempt), at);
         self.relist(at);
     }
 
@@ -304,7 +310,7 @@ impl Scheduler {
         let ghost = worker.ghosts.swap_remove(place);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
-        worker.release(&self.signatures[ghost.signature].demand, ghost.devices);
+        worker.release(&self.signatures[ghost.signature].demand, &ghost.devices);
         worker.busy += self.now.since(ghost.since);
         self.release_signature(ghost.signature);
         self.aside = at;

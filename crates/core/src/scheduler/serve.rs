@@ -2,11 +2,10 @@
 
 use super::ready::{Found, Head, Search};
 use super::state::Reservation;
-use super::{ArrayPlace, Flags, QueueKey, Scheduler, Shortage, State, Timer};
+use super::{ArrayPlace, Flags, QueueKey, Scheduler, Shortage, State, Timer, wanted_devices};
 use crate::action::{Action, Refusal};
 use crate::explain::Decision;
-use crate::ids::{NONE, WorkerId};
-use crate::resources::Vector;
+use crate::ids::{NONE, ResourceId, WorkerId};
 use crate::steal::QUEUE_LOOKS;
 use crate::time::{Span, Time};
 use crate::worker::WorkerState;
@@ -36,9 +35,12 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Gives a worker what it waits for, as far as there is anything.
+    /// Gives a worker what it waits for, as far as there is anything. One that is set aside is served when its step
+    /// ends.
     pub(super) fn serve(&mut self, slot: u32, actions: &mut Vec<Action>) {
-        self.hand_out(slot, actions);
+        if slot != self.aside {
+            self.hand_out(slot, actions);
+        }
         self.relist(slot);
     }
 
@@ -66,7 +68,7 @@ impl Scheduler {
         }
         let own = self.first_own(worker);
         let floor = own.map_or(1, |key| u8::MAX - key.0);
-        let central = self.first_central(worker, floor);
+        let central = self.first_central(worker, floor, actions);
         let slot = match (own, central) {
             (Some(own), Some(found)) if (u8::MAX - found.level, found.order) < (own.0, own.1) => {
                 self.take_found(&found, actions)
@@ -90,28 +92,29 @@ impl Scheduler {
     /// The first task in the worker's own queue that fits now. If the very first is too wide for what is left, the
     /// worker is kept free for it, so that narrow ones do not pass it for ever.
     fn first_own(&mut self, worker: u32) -> Option<QueueKey> {
-        let &(_, _, first) = self.workers[worker].queue.first()?;
+        let (_, _, first) = self.workers[worker].queue.first()?;
         if let Err(Shortage::Resource { .. }) = self.fits_now(first, worker)
             && self.workers[worker].reservation.is_none()
         {
             self.reserve_slot(first, worker);
         }
         let queue = &self.workers[worker].queue;
-        queue.iter().take(QUEUE_LOOKS).copied().find(|key| self.fits_now(key.2, worker).is_ok())
+        queue.iter().take(QUEUE_LOOKS).find(|key| self.fits_now(key.2, worker).is_ok())
     }
 
     fn take_own(&mut self, slot: u32) -> u32 {
         self.leave_worker_queue(slot);
+        self.age_leave(slot);
         self.counters.queued -= 1;
         slot
     }
 
     /// The first lane of the central queue, not below a level, whose head fits the worker now. On the way, the first
     /// task that this worker could run but has no room for gets a reservation in time.
-    fn first_central(&mut self, at: u32, floor: u8) -> Option<Found> {
+    fn first_central(&mut self, at: u32, floor: u8, actions: &mut Vec<Action>) -> Option<Found> {
         let (mut search, wide) = self.search(at, floor);
         if let Some(wide) = wide
-            && self.reserve(&wide, at)
+            && self.reserve(&wide, at, actions)
         {
             // What was found must not get in the way of the reservation.
             search = self.search(at, floor).0;
@@ -153,10 +156,7 @@ impl Scheduler {
         let planned = match self.ready.head(found) {
             Some(Head::Task(slot)) => self.planned_for(slot, worker.class),
             Some(Head::Element) => match &self.jobs[found.job].array {
-                Some(array) => {
-                    let declared = Some(array.template.estimate).filter(|estimate| estimate.0 > 0);
-                    self.estimator.anywhere(array.template.kind, declared)
-                }
+                Some(array) => self.planned(array.template.kind, array.template.declared(), worker.class),
                 None => return false,
             },
             None => return false,
@@ -166,12 +166,16 @@ impl Scheduler {
     }
 
     /// Keeps a worker free for the task that is first in a lane, from the moment it should fit. Whether it did.
-    fn reserve(&mut self, wide: &Found, at: u32) -> bool {
+    fn reserve(&mut self, wide: &Found, at: u32, actions: &mut Vec<Action>) -> bool {
         let slot = match self.ready.head(wide) {
             Some(Head::Task(slot)) => slot,
             Some(Head::Element) => {
-                let Some(slot) = self.materialise(wide.job) else { return false };
-                self.put_in_lane(slot);
+                let ready_at = self.jobs[wide.job].array.as_ref().map(|array| array.template.ready_at);
+                if ready_at.is_none_or(|ready_at| !self.may_reserve(ready_at)) {
+                    return false;
+                }
+                let Some(slot) = self.materialise(wide.job, actions) else { return false };
+                self.wait_loose(slot, actions);
                 slot
             }
             None => return false,
@@ -179,11 +183,15 @@ impl Scheduler {
         self.reserve_slot(slot, at)
     }
 
+    /// Whether what has been ready since then has waited long enough for a reservation.
+    fn may_reserve(&self, ready_at: Time) -> bool {
+        self.now.since(ready_at) >= self.config.scheduling.reserve_after
+    }
+
     /// Keeps a worker free for a queued task, unless the task has one already or has not waited long enough.
     fn reserve_slot(&mut self, slot: u32, at: u32) -> bool {
         let task = self.tasks.at(slot);
-        let waited = self.now.since(task.ready_at);
-        if task.flags.has(Flags::RESERVED) || waited < self.config.scheduling.reserve_after {
+        if task.flags.has(Flags::RESERVED) || !self.may_reserve(task.ready_at) {
             return false;
         }
         let from = self.fits_from(slot, at);
@@ -201,19 +209,25 @@ impl Scheduler {
         let worker = &self.workers[at];
         let capacity = &self.classes[worker.class].capacity;
         let demand = &self.signatures[self.tasks.at(slot).signature].demand;
+        let (gpus, needs) = (capacity.get(ResourceId::GPUS), wanted_devices(demand));
         let mut ends: Vec<(Time, u32)> = worker
             .running
             .iter()
             .map(|&running| {
                 let task = self.tasks.at(running);
-                ((task.since + task.planned).max(self.now), task.signature)
+                ((task.since + task.planned).max(self.now), running)
             })
             .collect();
         ends.sort_unstable();
-        let mut reserved: Vector = worker.reserved.clone();
-        for (end, signature) in ends {
-            reserved.remove(&self.signatures[signature].demand);
-            if capacity.has_room(&reserved, demand) {
+        let (mut reserved, mut devices) = (worker.reserved.clone(), worker.devices.clone());
+        for (end, running) in ends {
+            let ended = &self.signatures[self.tasks.at(running).signature].demand;
+            reserved.remove(ended);
+            if let (Some(held), Some(extra)) = (wanted_devices(ended), self.tasks.extra(running)) {
+                devices.give_back(&extra.devices, held);
+            }
+            let on_devices = needs.is_none_or(|needs| devices.check(gpus, needs).is_ok());
+            if on_devices && capacity.has_room(&reserved, demand) {
                 return end;
             }
         }
@@ -260,7 +274,7 @@ impl Scheduler {
                 Some(slot)
             }
             Head::Element => {
-                let slot = self.materialise(found.job)?;
+                let slot = self.materialise(found.job, actions)?;
                 self.counters.queued -= 1;
                 self.notify(slot, crate::task::Status::Queued, crate::task::Cause::None, actions);
                 Some(slot)
@@ -275,7 +289,7 @@ impl Scheduler {
     }
 
     /// Turns the next element of an array into a task of its own, nowhere yet.
-    pub(super) fn materialise(&mut self, job: u32) -> Option<u32> {
+    pub(super) fn materialise(&mut self, job: u32, actions: &mut Vec<Action>) -> Option<u32> {
         let array = self.jobs[job].array.as_mut()?;
         let index = array.advance()?;
         array.since = self.now;
@@ -308,6 +322,8 @@ impl Scheduler {
         if template.deadline != Time::NEVER {
             self.timers.set(template.deadline, Timer::Deadline(self.tasks.id(slot)));
         }
+        let (id, payload) = (self.job_id(job), template.payload);
+        actions.push(Action::Element { job: id, index, task: self.tasks.id(slot), payload });
         self.jobs[job].members.insert(slot);
         self.counters.pending_elements -= 1;
         if left == 0 {
@@ -336,8 +352,8 @@ impl Scheduler {
 mod tests {
     use super::*;
     use crate::capabilities::CapabilitySet;
-    use crate::ids::{CapabilityId, ResourceId};
-    use crate::resources::{Amount, Demand};
+    use crate::ids::CapabilityId;
+    use crate::resources::{Amount, Demand, Vector};
     use crate::task::TaskSpec;
     use crate::worker::WorkerSpec;
     use crate::{Config, Event};

@@ -46,6 +46,9 @@ impl Scheduler {
                 }
             }
         }
+        if released.len() > 1 {
+            released.sort_unstable_by_key(|id| self.queue_place(id.slot));
+        }
         for id in released {
             if let Some(child) = self.tasks.find(id) {
                 self.enqueue(child, Cause::None, actions);
@@ -109,15 +112,11 @@ impl Scheduler {
         let task = self.tasks.at(slot);
         let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
         match task.state {
-            State::Central => {
-                self.leave_lane(slot);
-                self.age_leave(slot);
-            }
-            State::KeyWaiting => self.age_leave(slot),
-            _ => self.leave_worker_queue(slot),
+            State::Central => self.leave_lane(slot),
+            State::AtWorker => self.leave_worker_queue(slot),
+            _ => {}
         }
-        self.counters.queued -= 1;
-        self.tasks.at_mut(slot).state = State::Blocked;
+        self.leave_waiting(slot);
         if key != NONE
             && let Some(next) = self.keys.leave(key, place)
         {
@@ -128,6 +127,10 @@ impl Scheduler {
     pub(super) fn cancel_element(&mut self, job: JobId, index: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let slot = self.job_slot(job)?;
         let Some(array) = self.jobs[slot].array.as_mut() else { return Err(Refusal::UnknownElement(job, index)) };
+        if let Some(&element) = array.loose.get(&index) {
+            self.cancel_slot(element, actions);
+            return Ok(());
+        }
         if index < array.next || index >= array.count || !array.skipped.insert(index) {
             return Err(Refusal::UnknownElement(job, index));
         }

@@ -1,13 +1,13 @@
 //! Workers, classes, signatures and jobs as the scheduler keeps them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
-use super::devices::{DeviceMask, Devices};
+use super::devices::{DeviceSet, Devices, wanted};
+use super::own::OwnQueue;
 use super::ready::Cursor;
 use super::slab::Slab;
-use super::sorted::Sorted;
 use super::tasks::{OrderKey, Tasks};
 use crate::action::Lack;
 use crate::capabilities::{CapabilityBits, CapabilitySet};
@@ -135,13 +135,13 @@ pub(crate) enum Shortage {
 }
 
 /// An attempt that no longer counts but may still occupy its worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ghost {
     pub(crate) task: TaskId,
     pub(crate) attempt: u32,
     pub(crate) signature: u32,
     pub(crate) key: u32,
-    pub(crate) devices: DeviceMask,
+    pub(crate) devices: DeviceSet,
     pub(crate) planned: Span,
     pub(crate) since: Time,
 }
@@ -180,7 +180,7 @@ pub(crate) struct Worker {
     pub(crate) reservation: Option<Reservation>,
     /// Where its search for work goes on, if it was cut off.
     pub(crate) resume: Option<Box<Cursor>>,
-    pub(crate) queue: Sorted<QueueKey>,
+    pub(crate) queue: OwnQueue,
     /// Its keys in the directories, while it is listed there.
     pub(crate) keys: SmallVec<[u64; 1]>,
     pub(crate) listed: bool,
@@ -207,6 +207,8 @@ pub(crate) struct Worker {
     pub(crate) since: Time,
     pub(crate) report: LoadReport,
     pub(crate) failed: u64,
+    /// Its moving averages with other weights than the first.
+    pub(crate) more_averages: Vec<MovingAverage>,
     pub(crate) stolen: u64,
     pub(crate) lost: u64,
 }
@@ -226,11 +228,17 @@ impl Worker {
     }
 
     /// Lets go of what an attempt had reserved.
-    pub(crate) fn release(&mut self, demand: &Demand, devices: DeviceMask) {
+    pub(crate) fn release(&mut self, demand: &Demand, devices: &[u16]) {
         self.reserved.remove(demand);
-        if let Some(needs) = super::wanted_devices(demand) {
+        if let Some(needs) = wanted(demand) {
             self.devices.give_back(devices, needs);
         }
+    }
+
+    /// One of its moving averages; one it has not begun yet is like the first.
+    #[inline]
+    pub(crate) fn average(&self, at: usize) -> MovingAverage {
+        if at == 0 { self.average } else { self.more_averages.get(at - 1).copied().unwrap_or(self.average) }
     }
 
     /// Work queued and running, per slot.
@@ -281,19 +289,30 @@ impl Worker {
         }
         let Some(wide) = tasks.find(reservation.task) else { return Ok(()) };
         // What will still be in use when the wide task starts: this task, and those expected to run longer.
-        let mut in_use = Vector::new(signature.demand.amounts().iter().copied());
-        let mut slots = 1;
-        for task in self.running.iter().map(|&slot| tasks.at(slot)) {
+        let gpus = class.capacity.get(ResourceId::GPUS);
+        let (mut in_use, mut devices, mut slots) = (Vector::default(), Devices::default(), 0);
+        let mut stays = |demand: &Demand, given: &[u16]| {
+            in_use.add(demand);
+            if let Some(needs) = wanted(demand) {
+                devices.hold(given, needs);
+            }
+            slots += 1;
+        };
+        let given = wanted(&signature.demand).map(|needs| self.devices.clone().take(gpus, needs));
+        stays(&signature.demand, &given.unwrap_or_default());
+        for &slot in &self.running {
+            let task = tasks.at(slot);
             if task.since + task.planned > reservation.from {
-                in_use.add(&signatures[task.signature].demand);
-                slots += 1;
+                let given = tasks.extra(slot).map_or(&[][..], |extra| &extra.devices);
+                stays(&signatures[task.signature].demand, given);
             }
         }
         for ghost in &self.ghosts {
-            in_use.add(&signatures[ghost.signature].demand);
-            slots += 1;
+            stays(&signatures[ghost.signature].demand, &ghost.devices);
         }
-        if slots < self.slots && class.capacity.has_room(&in_use, &signatures[tasks.at(wide).signature].demand) {
+        let wide = &signatures[tasks.at(wide).signature].demand;
+        let on_devices = wanted(wide).is_none_or(|needs| devices.check(gpus, needs).is_ok());
+        if slots < self.slots && class.capacity.has_room(&in_use, wide) && on_devices {
             return Ok(());
         }
         Err(Shortage::Reserved { task: reservation.task, from: reservation.from })
@@ -330,8 +349,9 @@ pub(crate) struct Array {
     pub(crate) requeues: u32,
     /// When an element was last handed out, or the array changed its level.
     pub(crate) since: Time,
-    /// Elements of a keyed array that are materialised and not handed out.
-    pub(crate) fed: u32,
+    /// Elements that are materialised and not handed out, by index: those that wait for the key of the array, and those
+    /// a worker is kept free for.
+    pub(crate) loose: BTreeMap<u32, u32>,
 }
 
 /// Where the rest of an array waits.
@@ -363,6 +383,12 @@ pub(crate) struct ArrayTemplate {
     pub(crate) rank: u32,
     pub(crate) extra: Option<Box<super::tasks::Extra>>,
     pub(crate) ready_at: Time,
+}
+
+impl ArrayTemplate {
+    pub(crate) fn declared(&self) -> Option<Span> {
+        (self.estimate != Span::ZERO).then_some(self.estimate)
+    }
 }
 
 impl Array {

@@ -1,6 +1,6 @@
 //! Submission: everything is checked before anything is changed, so a refused submission leaves no trace.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
@@ -105,9 +105,11 @@ impl Scheduler {
             let all: SmallVec<[u32; 4]> = outside[at].waits_for.iter().copied().chain(own).collect();
             self.link(slots[at], &all);
         }
+        // In the order of the queue, so that whoever waits for work gets the first in order and not the first named.
         // Ids before anything is settled: a task that fails at once may take others with it.
-        let ids: Vec<TaskId> = slots.iter().map(|&slot| self.tasks.id(slot)).collect();
-        for (at, id) in ids.into_iter().enumerate() {
+        let mut entries: Vec<(usize, TaskId)> = slots.iter().map(|&slot| self.tasks.id(slot)).enumerate().collect();
+        entries.sort_by_key(|(_, id)| self.queue_place(id.slot));
+        for (at, id) in entries {
             // One that runs whatever became of its parents may have been let in by a parent that failed at once.
             if self.tasks.find(id).is_some_and(|slot| self.tasks.at(slot).state == State::Blocked) {
                 self.admit(id.slot, &outside[at].failed, hopeless[at], actions);
@@ -148,7 +150,7 @@ impl Scheduler {
             place: ArrayPlace::Empty,
             requeues: 0,
             since: self.now,
-            fed: 0,
+            loose: BTreeMap::new(),
             template: ArrayTemplate {
                 payload: template.payload,
                 signature,
@@ -235,7 +237,8 @@ impl Scheduler {
     }
 
     fn check_room(&self, more: u64) -> Result<(), Refusal> {
-        let (queued, limit) = (self.counters.queued, self.config.limits.max_queued);
+        // Whatever waits counts, also for others, for a retry or for somebody who can run it.
+        let (queued, limit) = (self.unsettled() - self.counters.running, self.config.limits.max_queued);
         if more > limit {
             return Err(Refusal::Invalid(format!(
                 "{more} tasks at once never fit into a queue of {limit}: submit fewer, or raise `limits.max_queued`"

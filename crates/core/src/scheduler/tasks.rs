@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::devices::DeviceMask;
+use super::devices::DeviceSet;
 use crate::action::Lack;
 use crate::ids::{AffinityId, KindId, NONE, TaskId, WorkerId};
 use crate::map::Steady;
@@ -76,8 +76,8 @@ impl Flags {
     pub(crate) const TOKEN: Flags = Flags(32);
     /// An element of an array.
     pub(crate) const ELEMENT: Flags = Flags(64);
-    /// An element of a keyed array that was let out to wait for its key and has not been handed out.
-    pub(crate) const FED: Flags = Flags(128);
+    /// An element that waits by itself and has not been handed out.
+    pub(crate) const LOOSE: Flags = Flags(128);
 
     pub(crate) fn has(self, flag: Flags) -> bool {
         self.0 & flag.0 != 0
@@ -207,7 +207,7 @@ pub(crate) struct Extra {
     /// Where earlier attempts ended badly, and why.
     pub(crate) failures: Vec<(WorkerId, Cause)>,
     /// The accelerators it holds, while it holds a slot.
-    pub(crate) devices: DeviceMask,
+    pub(crate) devices: DeviceSet,
     /// Why no class could run it, once it has failed for that.
     pub(crate) refused_by: Vec<(WorkerId, Lack)>,
 }

@@ -157,20 +157,22 @@ impl Scheduler {
             if self.has_host_within(lane.signature, &mut looks) {
                 continue;
             }
-            while let Some(Head::Task(slot)) = self.ready.head(&lane)
-                && left > 0
-            {
-                left -= 1;
-                self.leave_queue(slot, actions);
-                self.park(slot, actions);
-            }
-            match self.ready.head(&lane) {
-                Some(Head::Element) => {
-                    self.ready.set_array(lane.level, lane.job, lane.signature, 0, None);
-                    self.queue_array(lane.job, actions);
+            while let Some(head) = self.ready.head(&lane) {
+                if left == 0 {
+                    more = true;
+                    break;
                 }
-                Some(Head::Task(_)) => more = true,
-                None => {}
+                left -= 1;
+                match head {
+                    Head::Task(slot) => {
+                        self.leave_queue(slot, actions);
+                        self.park(slot, actions);
+                    }
+                    Head::Element => {
+                        self.ready.set_array(lane.level, lane.job, lane.signature, 0, None);
+                        self.queue_array(lane.job, actions);
+                    }
+                }
             }
         }
         if more {
@@ -297,9 +299,7 @@ impl Scheduler {
                 self.ready.push(level + 1, job, signature, received, order, slot);
             }
             State::AtWorker => {
-                let queue = &mut self.workers[worker].queue;
-                queue.remove(&before);
-                queue.insert(after);
+                self.workers[worker].queue.rename(&before, after);
             }
             _ => {}
         }
@@ -357,10 +357,10 @@ impl Scheduler {
             if array.place != ArrayPlace::Lane || array.pending() == 0 {
                 return;
             }
-            let Some(slot) = self.materialise(job) else { return };
+            let Some(slot) = self.materialise(job, actions) else { return };
             let candidates = self.candidates(slot, super::place::Wanted::Room);
             let Some(worker) = self.decide(slot, &candidates, true) else {
-                self.put_in_lane(slot);
+                self.wait_loose(slot, actions);
                 return;
             };
             self.notify(slot, Status::Queued, Cause::None, actions);
@@ -378,35 +378,51 @@ impl Scheduler {
             let Some(array) = self.jobs.get(job).and_then(|job| job.array.as_ref()) else { return };
             let (signature, limit) =
                 (array.template.signature, self.keys.figures(array.template.key).0.min(self.portion as u32));
-            if array.place != ArrayPlace::Fed || array.fed >= limit || array.pending() == 0 {
+            if array.place != ArrayPlace::Fed || array.loose.len() >= limit as usize || array.pending() == 0 {
                 return;
             }
             if !self.has_host(signature) && self.workers.len() > 0 {
                 self.park_array(job);
                 return;
             }
-            let Some(slot) = self.materialise(job) else { return };
-            self.tasks.at_mut(slot).flags.set(Flags::FED, true);
-            if let Some(array) = self.jobs[job].array.as_mut() {
-                array.fed += 1;
-            }
+            let Some(slot) = self.materialise(job, actions) else { return };
+            self.set_loose(slot);
             // The element was counted as queued already; `enqueue` counts it again.
             self.counters.queued -= 1;
             self.enqueue(slot, Cause::None, actions);
         }
     }
 
-    /// An element of a keyed array no longer waits for its key: the next may, at the end of this step.
+    /// An element that was materialised and finds no room waits in the lane of its array by itself.
+    pub(super) fn wait_loose(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        self.set_loose(slot);
+        self.put_in_lane(slot);
+        self.notify(slot, Status::Queued, Cause::None, actions);
+    }
+
+    fn set_loose(&mut self, slot: u32) {
+        let task = self.tasks.at_mut(slot);
+        task.flags.set(Flags::LOOSE, true);
+        let (job, index) = (task.job, task.index);
+        if let Some(array) = self.jobs[job].array.as_mut() {
+            array.loose.insert(index, slot);
+        }
+    }
+
+    /// An element that waited by itself is handed out or settled. If it waited for the key of its array the next may, at
+    /// the end of this step.
     pub(super) fn element_left(&mut self, slot: u32) {
         let task = self.tasks.at_mut(slot);
-        if !task.flags.has(Flags::FED) {
+        if !task.flags.has(Flags::LOOSE) {
             return;
         }
-        task.flags.set(Flags::FED, false);
-        let job = task.job;
+        task.flags.set(Flags::LOOSE, false);
+        let (job, index, keyed) = (task.job, task.index, task.key != NONE);
         if let Some(array) = self.jobs[job].array.as_mut() {
-            array.fed -= 1;
-            self.hungry.push(job);
+            array.loose.remove(&index);
+            if keyed {
+                self.hungry.push(job);
+            }
         }
     }
 
@@ -442,6 +458,9 @@ impl Scheduler {
         let (requeues, signature) = (array.requeues, array.template.signature);
         if self.workers.len() > 0 && !self.has_host(signature) {
             if requeues >= self.config.limits.max_requeue_attempts {
+                let id = self.job_id(job);
+                let refused = self.refusals(signature).into_iter();
+                actions.extend(refused.map(|(worker, lack)| Action::ElementsRefused { job: id, worker, lack }));
                 self.drop_elements(job, Status::Failed, Cause::NoWorker, actions);
                 self.job_may_be_done(job, actions);
                 return;

@@ -100,8 +100,8 @@ impl Scheduler {
     #[must_use]
     pub fn devices(&self, task: TaskId) -> Vec<usize> {
         let held = self.tasks.find(task).filter(|&slot| self.tasks.at(slot).state.is_held());
-        let mask = held.and_then(|slot| self.tasks.extra(slot)).map_or(0, |extra| extra.devices);
-        super::devices::positions(mask).collect()
+        let given = held.and_then(|slot| self.tasks.extra(slot)).map(|extra| &extra.devices);
+        given.into_iter().flatten().map(|&at| usize::from(at)).collect()
     }
 
     /// How a settled task ended and why, while it is remembered.

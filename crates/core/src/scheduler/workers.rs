@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+use super::devices::MOST;
+use super::own::OwnQueue;
 use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
@@ -45,7 +47,7 @@ impl Scheduler {
             devices: Devices::default(),
             running: SmallVec::new(),
             ghosts: Vec::new(),
-            queue: super::Sorted::default(),
+            queue: OwnQueue::default(),
             queued_work: Span::ZERO,
             running_work: Span::ZERO,
             reservation: None,
@@ -58,6 +60,7 @@ impl Scheduler {
             since: self.now,
             report: LoadReport::default(),
             average: MovingAverage::default(),
+            more_averages: Vec::new(),
             completed: 0,
             failed: 0,
             failures_in_a_row: 0,
@@ -242,12 +245,11 @@ impl Scheduler {
             if task.state != State::AtWorker || task.worker != at {
                 continue;
             }
-            let pinned = task.flags.has(Flags::PINNED);
-            self.leave_queue(slot, actions);
-            if pinned {
+            if task.flags.has(Flags::PINNED) {
+                self.leave_queue(slot, actions);
                 self.settle(slot, Status::Failed, Cause::NoWorker, actions);
             } else {
-                self.enqueue(slot, Cause::Moved, actions);
+                self.queue_elsewhere(slot, Cause::Moved, actions);
             }
         }
     }
@@ -325,8 +327,7 @@ impl Scheduler {
             // One that was queued elsewhere may have made another worker steal this one.
             let task = self.tasks.at(slot);
             if task.state == State::AtWorker && task.worker == at {
-                self.leave_queue(slot, actions);
-                self.enqueue(slot, cause, actions);
+                self.queue_elsewhere(slot, cause, actions);
             }
         }
     }
@@ -347,6 +348,8 @@ impl Scheduler {
         let mut left: Vec<TaskId> = Vec::with_capacity(running.len() + self.workers[at].queue.len());
         for slot in running {
             self.end_attempt(slot, actions);
+            // Those in its queue have been ready for a while, these only are again.
+            self.tasks.at_mut(slot).ready_at = self.now;
             left.push(self.tasks.id(slot));
         }
         let (used, slots) = (self.workers[at].used_slots(), self.workers[at].slots);
@@ -358,7 +361,7 @@ impl Scheduler {
             self.return_token(ghost.key, actions);
         }
         // One by one: a task that leaves may let another in that is pinned here and waited for the same key.
-        while let Some(&(_, _, slot)) = self.workers[at].queue.first() {
+        while let Some((_, _, slot)) = self.workers[at].queue.first() {
             self.leave_queue(slot, actions);
             left.push(self.tasks.id(slot));
         }
@@ -372,7 +375,7 @@ impl Scheduler {
             let Some(slot) = self.tasks.find(id) else { continue };
             debug_assert_eq!(self.tasks.at(slot).state, State::Blocked);
             match remaining {
-                Remaining::Requeue => self.enqueue(slot, Cause::WorkerLeft, actions),
+                Remaining::Requeue => self.enqueue_again(slot, Cause::WorkerLeft, actions),
                 Remaining::Return => {
                     let (payload, index) = (self.tasks.at(slot).payload, self.tasks.at(slot).index);
                     actions.push(Action::HandedBack { task: id, payload, index });
@@ -396,6 +399,12 @@ fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
         if !value.is_finite() || value <= 0.0 {
             return Err(Refusal::Invalid(format!("a worker's {name} must be above 0, not {value}")));
         }
+    }
+    let gpus = spec.resources.get(ResourceId::GPUS);
+    if gpus > Amount::from_units(MOST) {
+        return Err(Refusal::Invalid(format!(
+            "a worker has at most {MOST} GPUs, not {gpus}: register several workers instead"
+        )));
     }
     if !spec.cost_rate.is_finite() || spec.cost_rate < 0.0 {
         return Err(Refusal::Invalid(format!("a worker's cost rate must not be negative, not {}", spec.cost_rate)));

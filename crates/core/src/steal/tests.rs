@@ -34,7 +34,10 @@ fn chooser(strategy: VictimStrategy) -> VictimChooser {
 fn choose(strategy: VictimStrategy, peers: &List, tried: &[u32]) -> Option<u32> {
     let tried: Vec<_> = tried.iter().map(|&slot| WorkerId { slot, generation: 0 }).collect();
     let thief = WorkerId { slot: 0, generation: 0 };
-    chooser(strategy).choose(&mut Rng::new(1), peers, thief, &tried).map(|peer| peer.worker.slot)
+    match chooser(strategy).choose(&mut Rng::new(1), peers, thief, &tried)? {
+        Choice::Victim(peer) => Some(peer.worker.slot),
+        Choice::Refused(_) => None,
+    }
 }
 
 #[test]
@@ -57,6 +60,12 @@ fn power_of_two_refuses_fewer_than_four_items_and_the_thief_itself() {
     assert_eq!(choose(VictimStrategy::PowerOfTwo, &List(vec![peer(1, 4, 0.0)]), &[]), Some(1));
     assert_eq!(choose(VictimStrategy::PowerOfTwo, &List(vec![peer(0, 9, 0.0)]), &[]), None);
     assert_eq!(choose(VictimStrategy::PowerOfTwo, &List(vec![]), &[]), None);
+    let (short, thief) = (peer(1, 3, 0.0), WorkerId { slot: 0, generation: 0 });
+    let chooser = chooser(VictimStrategy::PowerOfTwo);
+    let search = |peers: Vec<Peer>, tried: &[WorkerId]| chooser.choose(&mut Rng::new(1), &List(peers), thief, tried);
+    assert_eq!(search(vec![short], &[]), Some(Choice::Refused(short)), "which is told, to be counted");
+    assert_eq!(search(vec![short], &[short.worker]), None);
+    assert_eq!(search(vec![peer(0, 9, 0.0)], &[]), None);
 }
 
 #[test]
@@ -64,7 +73,8 @@ fn power_of_two_takes_the_better_of_the_two_it_drew() {
     let peers = List(vec![peer(1, 4, 0.0), peer(2, 8, 0.0)]);
     let (mut rng, chooser) = (Rng::new(3), chooser(VictimStrategy::PowerOfTwo));
     let thief = WorkerId { slot: 9, generation: 0 };
-    let deep = (0..1000).filter(|_| chooser.choose(&mut rng, &peers, thief, &[]).unwrap().depth == 8).count();
+    let deepest = Some(Choice::Victim(peer(2, 8, 0.0)));
+    let deep = (0..1000).filter(|_| chooser.choose(&mut rng, &peers, thief, &[]) == deepest).count();
     // Both draws hit the shallow one in a quarter of the cases.
     assert!((700..800).contains(&deep), "{deep}");
 }

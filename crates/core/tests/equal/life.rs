@@ -1,15 +1,16 @@
 //! The life of a task in the naive scheduler: let in, queued, handed out, ended, settled.
 
-use filch_core::config::{Hopeless, PolicySpec};
+use filch_core::config::Hopeless;
 use filch_core::policy;
 use filch_core::steal;
 use filch_core::tracker::Estimator;
 use filch_core::{
-    Action, Amount, Cause, Event, GraphTask, JobId, KeyId, ParentFailure, ResourceId, Rng, Span, Status, TaskId,
-    TaskSpec, Time, Vector, WorkerId, WorkerState,
+    Action, Amount, Cause, Event, GraphTask, JobId, ParentFailure, ResourceId, Rng, Span, Status, TaskId, TaskSpec,
+    Time, Vector, WorkerId, WorkerState,
 };
 
-use crate::model::{COMMON, Ghost, Job, Model, Task, Timer, Where};
+use crate::arrays::Rest;
+use crate::model::{COMMON, Ghost, Head, Job, Model, Place, Task, Timer, Where};
 
 /// The event was refused.
 pub(crate) struct No;
@@ -68,8 +69,10 @@ impl Model {
                 self.policy = Box::new(policy);
                 Ok(())
             }
-            Event::SubmitArray { .. } | Event::CancelElement { .. } => unreachable!("arrays are not modelled"),
+            Event::SubmitArray { template, count } => self.submit_array(&template, count),
+            Event::CancelElement { job, index } => self.cancel_element(job, index),
         };
+        self.feed_hungry();
         if result.is_err() {
             self.out.push(Action::Refused);
         }
@@ -77,7 +80,7 @@ impl Model {
 
     // ---- submission ----
 
-    fn check(&self, spec: &TaskSpec) -> Result<(), No> {
+    pub(crate) fn check(&self, spec: &TaskSpec) -> Result<(), No> {
         if let Some(pin) = spec.pin
             && !(self.knows(pin) && self.can_ever(spec, self.worker(pin)))
         {
@@ -94,8 +97,10 @@ impl Model {
         if spec.after.iter().all(known) { Ok(()) } else { Err(No) }
     }
 
-    fn check_room(&self, more: usize) -> Result<(), No> {
-        if self.queued() + more as u64 > self.config.limits.max_queued { Err(No) } else { Ok(()) }
+    pub(crate) fn check_room(&self, more: usize) -> Result<(), No> {
+        let rests = self.rests.iter().map(|rest| rest.pending() as usize).sum::<usize>();
+        let waiting = self.tasks.iter().filter(|task| !task.state.is_held()).count() + rests;
+        if (waiting + more) as u64 > self.config.limits.max_queued { Err(No) } else { Ok(()) }
     }
 
     fn expected(&self, spec: &TaskSpec) -> Span {
@@ -103,7 +108,7 @@ impl Model {
         if unknown { Span::ZERO } else { self.tracker.anywhere(spec.kind, spec.estimate) }
     }
 
-    fn hopeless(&self, spec: &TaskSpec, after: Span) -> Result<bool, No> {
+    pub(crate) fn hopeless(&self, spec: &TaskSpec, after: Span) -> Result<bool, No> {
         let late = spec.deadline.is_some_and(|deadline| self.now + after + self.expected(spec) > deadline);
         if late && self.config.scheduling.hopeless_deadlines == Hopeless::Refuse { Err(No) } else { Ok(late) }
     }
@@ -153,7 +158,9 @@ impl Model {
             let inside: Vec<TaskId> = task.parents.iter().map(|&parent| ids[parent as usize]).collect();
             self.task_mut(ids[at]).waits_for.extend(inside);
         }
-        for (&id, hopeless) in ids.iter().zip(hopeless) {
+        let mut entries: Vec<(TaskId, bool)> = ids.into_iter().zip(hopeless).collect();
+        entries.sort_by_key(|entry| self.task(entry.0).place());
+        for (id, hopeless) in entries {
             if self.find(id).is_some_and(|task| task.state == Where::Nowhere) {
                 self.admit(id, hopeless);
             }
@@ -193,28 +200,15 @@ impl Model {
         if let Some(deadline) = spec.deadline {
             self.set_timer(deadline, Timer::Deadline(id));
         }
-        self.tasks.push(Task {
-            id,
-            spec: spec.clone(),
-            job,
-            index,
+        let task = Task {
             rank,
             sequence: self.sequence,
-            level: spec.priority.get(),
-            state: Where::Nowhere,
-            worker: None,
-            attempt: 0,
-            retries: 0,
-            requeues: 0,
-            given_back: 0,
             waits_for,
-            offered: false,
             since: self.now,
-            entered: 0,
             ready_at: self.now,
-            planned: Span::ZERO,
-            devices: Vec::new(),
-        });
+            ..Task::new(id, spec, job, index)
+        };
+        self.tasks.push(task);
         id
     }
 
@@ -232,7 +226,7 @@ impl Model {
         }
     }
 
-    fn open(&mut self, weight: f64) -> JobId {
+    pub(crate) fn open(&mut self, weight: f64) -> JobId {
         let opened = |action: &Action| match *action {
             Action::Opened { job } => Some(job),
             _ => None,
@@ -252,9 +246,11 @@ impl Model {
         Ok(())
     }
 
-    fn done(&mut self, job: JobId) {
-        if job != COMMON && self.job(job).closed && !self.tasks.iter().any(|task| task.job == job) {
+    pub(crate) fn done(&mut self, job: JobId) {
+        let pending = self.rest(job).map_or(0, Rest::pending);
+        if job != COMMON && self.job(job).closed && pending == 0 && !self.tasks.iter().any(|task| task.job == job) {
             self.out.push(Action::JobDone { job });
+            self.rests.retain(|rest| rest.job != job);
             self.jobs.retain(|known| known.id != job);
         }
     }
@@ -263,6 +259,11 @@ impl Model {
 
     pub(crate) fn enqueue(&mut self, id: TaskId, cause: Cause) {
         self.task_mut(id).ready_at = self.now;
+        self.enqueue_again(id, cause);
+    }
+
+    /// The same for a task that has been ready for a while.
+    pub(crate) fn enqueue_again(&mut self, id: TaskId, cause: Cause) {
         let spec = self.task(id).spec.clone();
         if spec.pin.is_none() && !self.workers.is_empty() && !self.has_host(&spec) {
             self.park(id);
@@ -283,136 +284,71 @@ impl Model {
                 may_queue = false;
             }
         }
-        self.notify(id, Status::Queued, cause);
         if may_queue {
-            self.offer(id);
+            self.offer(id, Some(cause));
+        } else {
+            self.notify(id, Status::Queued, cause);
+        }
+    }
+
+    /// A task leaves its worker's queue for another; it goes on waiting and aging.
+    pub(crate) fn queue_elsewhere(&mut self, id: TaskId, cause: Cause) {
+        self.task_mut(id).worker = None;
+        if self.workers.is_empty() || self.has_host(&self.task(id).spec) {
+            self.offer(id, Some(cause));
+        } else {
+            self.park(id);
         }
     }
 
     /// A task that was offered its key waits for it again.
-    fn step_back(&mut self, id: TaskId) {
-        let was_at_worker = self.task(id).state == Where::AtWorker;
+    pub(crate) fn step_back(&mut self, id: TaskId) {
         let task = self.task_mut(id);
         task.offered = false;
         task.state = Where::ForKey;
         task.worker = None;
-        if was_at_worker {
-            self.ages(id);
+    }
+
+    fn tell_queued(&mut self, id: TaskId, news: Option<Cause>) {
+        if let Some(cause) = news {
+            self.notify(id, Status::Queued, cause);
         }
     }
 
-    /// The first task that waits for a key may queue, if there is a token.
-    pub(crate) fn offer_next(&mut self, key: KeyId) {
-        if let Some(next) = self.let_next_in(key) {
-            self.offer_first(next, self.portion, Vec::new());
-        }
-    }
-
-    fn let_next_in(&mut self, key: KeyId) -> Option<TaskId> {
-        if self.tokens_free(key) == 0 {
-            return None;
-        }
-        let waiting = self.tasks.iter().filter(|task| task.state == Where::ForKey && task.spec.key == Some(key));
-        let next = waiting.min_by_key(|task| task.place()).map(|task| task.id)?;
-        let task = self.task_mut(next);
-        task.offered = true;
-        task.state = Where::Nowhere;
-        Some(next)
-    }
-
-    /// The first task of a key, from this one on, that somebody can run queues; nobody's are parked, those without their
-    /// home fail. At most so many of them, then the key keeps to what it has let in.
-    fn offer_first(&mut self, mut id: TaskId, most: usize, mut homeless: Vec<TaskId>) -> usize {
-        let mut handled = 0;
-        loop {
-            handled += 1;
-            let spec = self.task(id).spec.clone();
-            let stays = match spec.pin {
-                Some(pin) => self.knows(pin),
-                None => self.workers.is_empty() || self.has_host(&spec),
-            };
-            if stays {
-                self.offer(id);
-                break;
-            }
-            self.task_mut(id).offered = false;
-            let key = spec.key.expect("only tasks with a key are let in by it");
-            let next = if handled < most { self.let_next_in(key) } else { None };
-            if handled == most {
-                self.settle_limit(key);
-            }
-            if spec.pin.is_some() {
-                homeless.push(id);
-            } else {
-                self.park(id);
-            }
-            let Some(next) = next else { break };
-            id = next;
-        }
-        for id in homeless {
-            self.settle(id, None, Status::Failed, Cause::NoWorker);
-        }
-        handled
-    }
-
-    /// Tasks of a key are let in or out as its limit wants, a portion of them.
-    fn follow_limit(&mut self, key: KeyId) {
-        self.in_force.retain(|entry| entry.0 != key);
-        let mut left = self.portion;
-        while left > 0 && self.promised(key) > self.limit_set(key) {
-            let Some(last) = self.offered(key).last().copied() else { break };
-            self.step_back(last);
-            left -= 1;
-        }
-        while left > 0 {
-            let Some(next) = self.let_next_in(key) else { break };
-            left -= self.offer_first(next, left, Vec::new());
-        }
-        self.settle_limit(key);
-    }
-
-    fn promised(&self, key: KeyId) -> u32 {
-        self.tokens_held(key) + self.offered(key).len() as u32
-    }
-
-    /// If not all tasks have followed, the limit in force is where they are.
-    fn settle_limit(&mut self, key: KeyId) {
-        self.in_force.retain(|entry| entry.0 != key);
-        let (promised, limit) = (self.promised(key), self.limit_set(key));
-        let waits = self.tasks.iter().any(|task| task.state == Where::ForKey && task.spec.key == Some(key));
-        if (promised > limit && !self.offered(key).is_empty()) || (promised < limit && waits) {
-            self.in_force.push((key, promised));
-        }
-    }
-
-    fn offer(&mut self, id: TaskId) {
+    pub(crate) fn offer(&mut self, id: TaskId, news: Option<Cause>) {
         let spec = self.task(id).spec.clone();
         if spec.pin.is_some() {
-            self.offer_to_pinned(id);
+            self.offer_to_pinned(id, news);
             return;
         }
         if self.push() && spec.key.is_none() && !spec.exclusive {
             if let Some(worker) = self.whose_queue(id) {
                 self.put_at_worker(id, worker);
+                self.tell_queued(id, news);
                 self.serve(worker);
                 return;
             }
         } else if let Some(worker) = self.who_has_room(id) {
+            self.tell_queued(id, news);
             self.assign(id, worker);
             return;
         }
         self.put_central(id);
+        self.tell_queued(id, news);
     }
 
     /// A pinned task goes to its worker or has no home; then the next of its key has its chance.
-    fn offer_to_pinned(&mut self, id: TaskId) {
+    fn offer_to_pinned(&mut self, id: TaskId, news: Option<Cause>) {
         let spec = self.task(id).spec.clone();
         if let Some(pin) = spec.pin.filter(|pin| self.knows(*pin)) {
             self.put_at_worker(id, pin);
+            self.tell_queued(id, news);
             self.serve(pin);
             return;
         }
+        self.tell_queued(id, news);
         self.task_mut(id).offered = false;
+        self.task_mut(id).state = Where::Nowhere;
         match spec.key.and_then(|key| self.let_next_in(key)) {
             Some(next) => {
                 self.offer_first(next, self.portion, vec![id]);
@@ -421,19 +357,23 @@ impl Model {
         }
     }
 
-    fn put_central(&mut self, id: TaskId) {
-        self.join_level(id);
+    pub(crate) fn put_central(&mut self, id: TaskId) {
+        self.join_level(self.task(id).level, self.task(id).job);
         let task = self.task_mut(id);
+        let waited = task.state.is_queued();
         task.state = Where::Central;
         task.worker = None;
-        self.ages(id);
+        if !waited {
+            self.ages(id);
+        }
     }
 
     /// A job that comes to a level has received no less than the least served there.
-    pub(crate) fn join_level(&mut self, id: TaskId) {
-        let (level, job) = (self.task(id).level, self.task(id).job);
-        let others = self.tasks.iter().filter(|task| task.state == Where::Central && task.level == level);
-        let least = others.map(|task| self.job(task.job).received).min().unwrap_or(0);
+    pub(crate) fn join_level(&mut self, level: u8, job: JobId) {
+        let tasks = self.tasks.iter().filter(|task| task.state == Where::Central && task.level == level);
+        let rests = self.rests.iter().filter(|rest| rest.waits_in(level));
+        let others = tasks.map(|task| task.job).chain(rests.map(|rest| rest.job));
+        let least = others.map(|other| self.job(other).received).min().unwrap_or(0);
         let job = self.job_mut(job);
         job.received = job.received.max(least);
     }
@@ -441,12 +381,15 @@ impl Model {
     pub(crate) fn put_at_worker(&mut self, id: TaskId, worker: WorkerId) {
         let planned = self.planned_for(id, worker);
         let task = self.task_mut(id);
+        let waited = task.state.is_queued();
         task.state = Where::AtWorker;
         task.worker = Some(worker);
         task.planned = planned;
         self.turn += 1;
         self.worker_mut(worker).last_assigned = self.turn;
-        self.ages(id);
+        if !waited {
+            self.ages(id);
+        }
     }
 
     /// Waiting in a level begins.
@@ -509,6 +452,9 @@ impl Model {
     }
 
     pub(crate) fn serve(&mut self, at: WorkerId) {
+        if self.aside == Some(at) {
+            return;
+        }
         loop {
             let worker = self.worker(at);
             if worker.credit == 0 || worker.state != WorkerState::Up || !worker.has_free_slot() {
@@ -517,11 +463,14 @@ impl Model {
             let own = self.first_own(at);
             // Between the two the order is that of levels and places; turns are among central tasks only.
             let level = own.map(|id| self.task(id).level).unwrap_or(0);
-            let central = self.first_central(at).filter(|&id| self.task(id).level >= level);
+            let central = self.first_central(at).filter(|&head| u8::MAX - self.head_place(head).0 >= level);
+            let before = |a: Place, b: Place| (a.0, a.1, a.2, a.3) < (b.0, b.1, b.2, b.3);
             let next = match (own, central) {
-                (Some(own), Some(central)) if self.task(central).place() < self.task(own).place() => central,
+                (Some(own), Some(central)) if before(self.head_place(central), self.task(own).place()) => {
+                    self.take_central(central)
+                }
                 (Some(own), _) => own,
-                (None, Some(central)) => central,
+                (None, Some(central)) => self.take_central(central),
                 (None, None) => {
                     if !self.may_steal(at) || self.steal_for(at) == 0 {
                         return;
@@ -532,6 +481,18 @@ impl Model {
             };
             self.task_mut(next).worker = None;
             self.assign(next, at);
+        }
+    }
+
+    /// The task that is handed out; an element becomes one.
+    fn take_central(&mut self, head: Head) -> TaskId {
+        match head {
+            Head::Task(id) => id,
+            Head::Rest(job) => {
+                let id = self.materialise(job);
+                self.notify(id, Status::Queued, Cause::None);
+                id
+            }
         }
     }
 
@@ -573,6 +534,7 @@ impl Model {
         self.counts.longest_wait = self.counts.longest_wait.max(waited);
         self.out.push(Action::Assign { worker: at, task: id, attempt, payload: spec.payload, index });
         self.notify(id, Status::Assigned, Cause::None);
+        self.element_left(id);
     }
 
     // ---- attempts ----
@@ -625,10 +587,7 @@ impl Model {
         let task = self.task(id);
         let (kind, at, took) = (task.spec.kind, task.worker.expect("it is held"), self.now.since(task.since));
         self.tracker.record(kind, at.index(), took, success);
-        let alpha = match &self.config.scheduling.policy {
-            PolicySpec::Options(options) => options.alpha.unwrap_or(0.1),
-            PolicySpec::Name(_) => 0.1,
-        };
+        let alpha = self.policy.alpha().unwrap_or(0.1);
         let worker = self.worker_mut(at);
         worker.average.update(alpha, took.as_secs_f64(), success);
         if success {
@@ -782,6 +741,7 @@ impl Model {
         let mut released = Vec::new();
         while let Some((id, at, status, cause)) = left.pop() {
             let job = self.task(id).job;
+            self.element_left(id);
             self.cancel_timer(Timer::Deadline(id));
             self.tasks.retain(|task| task.id != id);
             self.settled.push((id, status));
@@ -813,6 +773,7 @@ impl Model {
             }
             left.extend(doomed);
         }
+        released.sort_by_key(|&id| self.task(id).place());
         for id in released {
             if self.find(id).is_some() {
                 self.enqueue(id, Cause::None);
@@ -820,7 +781,7 @@ impl Model {
         }
     }
 
-    fn cancel(&mut self, id: TaskId) -> Result<(), No> {
+    pub(crate) fn cancel(&mut self, id: TaskId) -> Result<(), No> {
         let task = self.find(id).ok_or(No)?;
         let (state, worker) = (task.state, task.worker);
         match state {
@@ -843,6 +804,7 @@ impl Model {
             return Err(No);
         }
         self.job_mut(job).closed = true;
+        self.drop_rest(job, Status::Cancelled, Cause::Requested);
         let mut members: Vec<TaskId> = self.tasks.iter().filter(|task| task.job == job).map(|task| task.id).collect();
         members.sort_by_key(|id| id.index());
         if members.is_empty() {

@@ -4,7 +4,7 @@
 //!
 //! Compared: placement by every policy over the documented candidates, the order of queues, fair share, aging, keys,
 //! resources, dependencies, retries, timeouts, requeues, quarantine, leases, cancellation, stealing and rebalancing,
-//! under both bindings. Not modelled here: arrays and reservations in time (see `storm.rs` and the scenarios); the
+//! arrays, under both bindings. Not modelled here: reservations in time (see `storm.rs` and the scenarios); the
 //! pause of a retry is compared without jitter, and victims that are drawn by lot are only checked for admissibility.
 //!
 //! A failure prints the smallest scenario found, as events, and the `FILCH_SEED=N` that repeats it; `FILCH_STEPS=N` sets
@@ -12,6 +12,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test may read from its surroundings how much to do")]
 
+mod arrays;
+mod keys;
 mod life;
 mod model;
 mod ops;
@@ -130,6 +132,11 @@ impl Pair {
                 }
                 Event::SubmitGraph(graph)
             }
+            Op::Array { task, count } => {
+                let template = Box::new(self.spec(task));
+                Event::SubmitArray { template, count: u32::from(*count) }
+            }
+            Op::CancelElement { job: at, index } => Event::CancelElement { job: job(*at), index: u32::from(*index) },
             Op::Open(weight) => Event::OpenJob { weight: f64::from(weight % 4) * 0.5 + 0.5 },
             Op::Close(at) => Event::CloseJob { job: job(*at) },
             Op::CancelJob(at) => Event::CancelJob { job: job(*at) },
@@ -314,6 +321,9 @@ impl Pair {
             if self.held().is_empty() && self.stale.is_empty() {
                 break;
             }
+        }
+        for job in self.jobs.clone() {
+            self.step(Event::CancelJob { job });
         }
         while let Some(task) = self.known().first().copied().filter(|_| self.core.unsettled() > 0) {
             self.step(Event::Cancel { task });

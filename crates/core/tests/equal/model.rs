@@ -15,6 +15,8 @@ use filch_core::{
     WorkerSpec, WorkerState, matching_for,
 };
 
+use crate::arrays::{Rest, RestAt};
+
 /// Where a task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
@@ -49,8 +51,8 @@ impl Where {
     }
 }
 
-/// The order of waiting tasks: level, deadline, rank, sequence.
-pub(crate) type Place = (u8, u64, u32, u64);
+/// The order of waiting tasks: level, deadline, rank, sequence, and among elements of an array the number of the task.
+pub(crate) type Place = (u8, u64, u32, u64, usize);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
@@ -77,12 +79,41 @@ pub(crate) struct Task {
     pub(crate) planned: Span,
     /// Positions of the accelerators it was given.
     pub(crate) devices: Vec<usize>,
+    /// An element of an array that waits by itself and was not handed out.
+    pub(crate) loose: bool,
 }
 
 impl Task {
+    /// A task that is nowhere and has no place in any order yet.
+    pub(crate) fn new(id: TaskId, spec: &TaskSpec, job: JobId, index: u32) -> Task {
+        Task {
+            id,
+            spec: spec.clone(),
+            job,
+            index,
+            rank: 0,
+            sequence: 0,
+            level: spec.priority.get(),
+            state: Where::Nowhere,
+            worker: None,
+            attempt: 0,
+            retries: 0,
+            requeues: 0,
+            given_back: 0,
+            waits_for: Vec::new(),
+            offered: false,
+            since: Time::ZERO,
+            entered: 0,
+            ready_at: Time::ZERO,
+            planned: Span::ZERO,
+            devices: Vec::new(),
+            loose: false,
+        }
+    }
+
     pub(crate) fn place(&self) -> Place {
         let deadline = self.spec.deadline.unwrap_or(Time::NEVER);
-        (u8::MAX - self.level, deadline.0, self.rank, self.sequence)
+        (u8::MAX - self.level, deadline.0, self.rank, self.sequence, self.id.index())
     }
 
     pub(crate) fn declared(&self) -> Option<Span> {
@@ -157,6 +188,8 @@ pub(crate) enum Timer {
     Park(TaskId),
     Timeout(TaskId, u32),
     Deadline(TaskId),
+    ParkArray(JobId),
+    ArrayAging(JobId),
     Lease(WorkerId),
     Quarantine(WorkerId),
 }
@@ -246,6 +279,9 @@ pub(crate) struct Model {
     pub(crate) workers: Vec<Worker>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) jobs: Vec<Job>,
+    pub(crate) rests: Vec<Rest>,
+    /// Keyed arrays whose next elements may wait for their key at the end of the step.
+    pub(crate) hungry: Vec<JobId>,
     pub(crate) settled: Vec<(TaskId, Status)>,
     pub(crate) limits: Vec<(KeyId, u32)>,
     /// Keys whose tasks have not all followed the limit that was set, and the limit they keep to meanwhile.
@@ -265,6 +301,16 @@ pub(crate) struct Model {
     pub(crate) out: Vec<Action>,
     /// A worker whose attempt ends in this step, or that changes: it is served after everything else.
     pub(crate) aside: Option<WorkerId>,
+    /// A worker that changes its class right now and so belongs to none.
+    pub(crate) unlisted: Option<WorkerId>,
+}
+
+/// What may be first in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    Task(TaskId),
+    /// The next element of an array.
+    Rest(JobId),
 }
 
 /// The job of tasks that name none.
@@ -272,23 +318,18 @@ pub(crate) const COMMON: JobId = JobId::from_bits(0);
 
 impl Model {
     pub(crate) fn new(config: &Config, portion: usize) -> Model {
-        let (name, options) = config.scheduling.policy.parts();
-        let mut stealing = config.stealing.clone();
-        let mut busy = config.load_balancing.thresholds.busy_threshold;
-        if name == "work_stealing" {
-            busy = options.steal_threshold.unwrap_or(2);
-            stealing.strategy = filch_core::config::VictimStrategy::MostLoaded;
-        }
         let mut model = Model {
             config: config.clone(),
             now: Time::ZERO,
             policy: policy::create(&config.scheduling.policy, config).expect("the policy exists"),
             tracker: Tracker::new(config.scheduling.default_estimate),
-            chooser: VictimChooser::new(&stealing, busy),
+            chooser: VictimChooser::new(&config.stealing, config.load_balancing.thresholds.busy_threshold),
             guard: Guard::new(config),
             workers: Vec::new(),
             tasks: Vec::new(),
             jobs: vec![Job { id: COMMON, weight: 1.0, received: 0, closed: false }],
+            rests: Vec::new(),
+            hungry: Vec::new(),
             settled: Vec::new(),
             limits: Vec::new(),
             in_force: Vec::new(),
@@ -304,6 +345,7 @@ impl Model {
             hints: VecDeque::new(),
             out: Vec::new(),
             aside: None,
+            unlisted: None,
         };
         if model.push() && config.load_balancing.strategy.pushes() {
             model.timers.push((Time::ZERO + config.load_balancing.thresholds.rebalance_interval(), Timer::Rebalance));
@@ -412,14 +454,16 @@ impl Model {
     }
 
     pub(crate) fn queued(&self) -> u64 {
-        self.tasks.iter().filter(|task| task.state.is_queued()).count() as u64
+        let rests = self.rests.iter().filter(|rest| rest.at != RestAt::Parked).map(Rest::pending).sum::<u64>();
+        self.tasks.iter().filter(|task| task.state.is_queued()).count() as u64 + rests
     }
 
     pub(crate) fn planned_for(&self, task: TaskId, worker: WorkerId) -> Span {
         let task = self.task(task);
         let anywhere = self.tracker.anywhere(task.spec.kind, task.declared());
         let speed = self.worker(worker).spec.speed;
-        if speed == 1.0 { anywhere } else { anywhere.mul_f64(1.0 / speed) }
+        let planned = if speed == 1.0 { anywhere } else { anywhere.mul_f64(1.0 / speed) };
+        planned.max(Span::from_micros(1))
     }
 
     // ---- matching ----
@@ -458,13 +502,13 @@ impl Model {
         self.workers.iter().any(|worker| self.can_ever(spec, worker))
     }
 
-    pub(crate) fn fits_now(&self, task: TaskId, worker: &Worker) -> bool {
+    pub(crate) fn fits_now(&self, spec: &TaskSpec, worker: &Worker) -> bool {
         let reserved = self.reserved(worker);
         let room = |&(what, needs): &(ResourceId, Amount)| {
             let free = worker.spec.resources.get(what).0.saturating_sub(reserved.get(what).0);
             free >= needs.0
         };
-        let demand = &self.task(task).spec.demand;
+        let demand = &spec.demand;
         worker.state == WorkerState::Up
             && worker.has_free_slot()
             && demand.amounts().iter().all(room)
@@ -536,7 +580,11 @@ impl Model {
         }
         let takes = |worker: &Worker| {
             let here = Some(worker.id) != self.aside;
-            if queue { worker.state == WorkerState::Up } else { here && worker.credit > 0 && self.fits_now(id, worker) }
+            if queue {
+                worker.state == WorkerState::Up
+            } else {
+                here && worker.credit > 0 && self.fits_now(spec, worker)
+            }
         };
         let per_class = self.config.scheduling.candidates_per_class as usize;
         let mut found: Vec<WorkerId> = Vec::new();
@@ -629,6 +677,7 @@ impl Model {
             estimate: task.declared(),
             deadline: task.spec.deadline.unwrap_or(Time::NEVER),
             demand: &task.spec.demand,
+            retry_pause: task.spec.retry.map_or(self.config.retry.backoff, |terms| terms.backoff),
             parent_worker: self.parent_worker(id),
         };
         let mut scores = Vec::new();
@@ -654,36 +703,54 @@ impl Model {
             return self.job(job).received;
         }
         let waiting = self.tasks.iter().filter(|task| task.state == Where::Central && task.level == level);
-        let first = waiting.filter(|task| task.job == job).min_by_key(|task| task.place());
-        first.map_or(0, |task| task.sequence)
+        let tasks = waiting.filter(|task| task.job == job).map(Task::place);
+        let rests = self.rests.iter().filter(|rest| rest.waits_in(level) && rest.job == job).map(Rest::place);
+        tasks.chain(rests).min().map_or(0, |place| place.3)
     }
 
-    /// All central tasks in the order in which they are offered to a worker that asks.
-    pub(crate) fn central(&self) -> Vec<TaskId> {
+    /// All that waits centrally in the order in which it is offered to a worker that asks: tasks, and arrays by their
+    /// next element.
+    pub(crate) fn central(&self) -> Vec<Head> {
         let waiting = self.tasks.iter().filter(|task| task.state == Where::Central);
-        let mut keyed: Vec<_> = waiting
-            .map(|task| {
-                let turn = (self.turn_of(task.level, task.job), task.job.index());
-                ((u8::MAX - task.level, turn, task.place()), task.id)
-            })
-            .collect();
-        keyed.sort_unstable_by_key(|entry| entry.0);
-        keyed.into_iter().map(|entry| entry.1).collect()
+        let tasks = waiting.map(|task| (task.level, task.job, task.place(), Head::Task(task.id)));
+        let waiting = self.rests.iter().filter(|rest| rest.at == RestAt::Lane);
+        let rests = waiting.map(|rest| (rest.level, rest.job, rest.place(), Head::Rest(rest.job)));
+        let mut all: Vec<_> = tasks.chain(rests).collect();
+        all.sort_by_key(|&(level, job, place, _)| (u8::MAX - level, self.turn_of(level, job), job.index(), place));
+        all.into_iter().map(|entry| entry.3).collect()
+    }
+
+    pub(crate) fn head_spec(&self, head: Head) -> &TaskSpec {
+        match head {
+            Head::Task(id) => &self.task(id).spec,
+            Head::Rest(job) => &self.rest(job).expect("the array is there").spec,
+        }
+    }
+
+    pub(crate) fn head_place(&self, head: Head) -> Place {
+        match head {
+            Head::Task(id) => self.task(id).place(),
+            Head::Rest(job) => self.rest(job).expect("the array is there").place(),
+        }
     }
 
     pub(crate) fn first_own(&self, worker: WorkerId) -> Option<TaskId> {
-        self.queue(worker).into_iter().take(64).find(|&id| self.fits_now(id, self.worker(worker)))
+        let at = self.worker(worker);
+        self.queue(worker).into_iter().take(64).find(|&id| self.fits_now(&self.task(id).spec, at))
     }
 
-    pub(crate) fn first_central(&self, worker: WorkerId) -> Option<TaskId> {
+    pub(crate) fn first_central(&self, worker: WorkerId) -> Option<Head> {
         let at = self.worker(worker);
-        self.central().into_iter().find(|&id| self.can_ever(&self.task(id).spec, at) && self.fits_now(id, at))
+        self.central().into_iter().find(|&head| {
+            let spec = self.head_spec(head);
+            self.can_ever(spec, at) && self.fits_now(spec, at)
+        })
     }
 
     // ---- keys ----
 
     /// The limit in force.
-    fn limit(&self, key: KeyId) -> u32 {
+    pub(crate) fn limit(&self, key: KeyId) -> u32 {
         self.in_force.iter().find(|entry| entry.0 == key).map_or_else(|| self.limit_set(key), |entry| entry.1)
     }
 

@@ -8,7 +8,7 @@ use filch_core::{
 };
 use proptest::prelude::*;
 
-pub(crate) const POLICIES: [&str; 15] = [
+pub(crate) const POLICIES: [&str; 17] = [
     "expected_completion",
     "fifo",
     "round_robin",
@@ -24,6 +24,9 @@ pub(crate) const POLICIES: [&str; 15] = [
     "batch",
     "adaptive",
     "composite",
+    // With options.
+    "work_stealing",
+    "adaptive",
 ];
 
 /// A task in small numbers.
@@ -78,6 +81,14 @@ pub(crate) enum Op {
     Submit(TaskOp),
     Many(Vec<TaskOp>),
     Graph(Vec<(TaskOp, Vec<u8>)>),
+    Array {
+        task: TaskOp,
+        count: u8,
+    },
+    CancelElement {
+        job: u8,
+        index: u8,
+    },
     Open(u8),
     Close(u8),
     CancelJob(u8),
@@ -163,6 +174,8 @@ fn op() -> impl Strategy<Value = Op> {
         24 => task().prop_map(Op::Submit),
         2 => prop::collection::vec(task(), 0..4).prop_map(Op::Many),
         3 => prop::collection::vec((task(), prop::collection::vec(any::<u8>(), 0..3)), 0..6).prop_map(Op::Graph),
+        3 => (task(), 0u8..6).prop_map(|(task, count)| Op::Array { task, count }),
+        2 => (at(), 0u8..6).prop_map(|(job, index)| Op::CancelElement { job, index }),
         20 => (at(), any::<bool>()).prop_map(|(worker, wait)| Op::Pull { worker, wait }),
         1 => at().prop_map(Op::Withdraw),
         5 => at().prop_map(Op::Start),
@@ -183,7 +196,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (at(), any::<bool>()).prop_map(|(worker, requeue)| Op::Leave { worker, requeue }),
         1 => at().prop_map(Op::Silent),
         2 => at().prop_map(Op::Report),
-        1 => (0u8..15).prop_map(Op::Policy),
+        1 => (0u8..17).prop_map(Op::Policy),
         3 => Just(Op::Tick),
     ]
 }
@@ -212,7 +225,7 @@ pub(crate) struct Setup {
 fn setup() -> impl Strategy<Value = Setup> {
     (
         any::<bool>(),
-        0u8..15,
+        0u8..17,
         any::<bool>(),
         prop_oneof![Just(0u8), Just(5), Just(40)],
         1u32..4,
@@ -254,6 +267,11 @@ pub(crate) fn scenario(most: usize, crowd: u16) -> impl Strategy<Value = (Setup,
 
 pub(crate) fn policy(at: u8) -> PolicySpec {
     let name = POLICIES[usize::from(at) % POLICIES.len()];
+    if at >= 15 {
+        let kind = name.to_owned();
+        let (alpha, steal_threshold) = if at == 15 { (None, Some(1)) } else { (Some(0.5), None) };
+        return PolicySpec::Options(PolicyOptions { kind, alpha, steal_threshold, ..PolicyOptions::default() });
+    }
     if name != "composite" {
         return PolicySpec::Name(name.to_owned());
     }

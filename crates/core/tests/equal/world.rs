@@ -1,18 +1,16 @@
 //! Workers, time and balance in the naive scheduler.
 
 use filch_core::config::{Matching, RebalanceBy, VictimStrategy};
-use filch_core::steal::{self, Haul, Loot, StealOutcome};
+use filch_core::steal::{self, Haul, Loot, StealOutcome, VictimChooser};
 use filch_core::tracker::{Estimator, MovingAverage};
 use filch_core::{
     Action, Amount, Cause, JobId, Remaining, ResourceId, Span, Status, TaskId, TaskSpec, Time, Vector, WorkerChange,
     WorkerId, WorkerSpec, WorkerState,
 };
 
+use crate::arrays::RestAt;
 use crate::life::No;
-use crate::model::{Model, Place, Timer, Where, Worker};
-
-/// Level, job, one of the tasks, and the tasks in order.
-type Lane = (u8, JobId, TaskSpec, Vec<(Place, TaskId)>);
+use crate::model::{Head, Model, Place, Timer, Where, Worker};
 
 /// A worker that declares no cores has as many as slots.
 fn with_cores(mut spec: WorkerSpec) -> WorkerSpec {
@@ -69,6 +67,15 @@ impl Model {
 
     /// Parked tasks that a worker can run are queued, first in order first.
     fn revisit_parked(&mut self, id: WorkerId) {
+        let mut arrays: Vec<JobId> =
+            self.rests.iter().filter(|rest| rest.at == RestAt::Parked).map(|rest| rest.job).collect();
+        arrays.sort_by_key(|job| job.index());
+        for job in arrays {
+            let able = self.rest(job).is_some_and(|rest| self.can_ever(&rest.spec, self.worker(id)));
+            if able {
+                self.queue_rest(job);
+            }
+        }
         let worker = self.worker(id);
         let able = self.tasks.iter().filter(|task| self.can_ever(&task.spec, worker));
         let parked = able.filter(|task| task.state == Where::Parked);
@@ -89,28 +96,35 @@ impl Model {
 
     /// Runs a change of the workers; central tasks that more may run than before are offered again, lane by lane.
     fn with_classes_changed(&mut self, gone: bool, change: impl FnOnce(&mut Model)) {
-        let before: Vec<(TaskId, usize)> =
-            self.tasks.iter().map(|task| (task.id, self.best_shared(&task.spec))).collect();
+        let mut specs: Vec<TaskSpec> = self.tasks.iter().map(|task| task.spec.clone()).collect();
+        specs.extend(self.rests.iter().map(|rest| rest.spec.clone()));
+        let before: Vec<usize> = specs.iter().map(|spec| self.best_shared(spec)).collect();
         change(self);
         if !gone {
             return;
         }
         let fallback = |spec: &TaskSpec| self.matching(spec) == Matching::Fallback && !spec.skills.is_empty();
-        let widened: Vec<TaskId> = before
-            .into_iter()
-            .filter(|&(id, best)| {
-                let spec = &self.task(id).spec;
-                fallback(spec) && self.best_shared(spec) < best
-            })
-            .map(|entry| entry.0)
-            .collect();
+        let now_more = |(spec, before): &(TaskSpec, usize)| {
+            let best = self.best_shared(spec);
+            fallback(spec) && best > 0 && best < *before
+        };
+        let widened: Vec<_> = specs.into_iter().zip(before).filter(now_more).map(|entry| entry.0).collect();
         for lane in self.lanes() {
-            for id in lane {
-                if !widened.contains(&id) {
-                    break;
+            let alike = self.head_spec(lane[0]).clone();
+            if !widened.iter().any(|spec| self.ask_alike(spec, &alike)) {
+                continue;
+            }
+            for head in lane {
+                match head {
+                    Head::Task(id) => {
+                        let Some(worker) = self.who_has_room(id) else { break };
+                        self.assign(id, worker);
+                    }
+                    Head::Rest(job) => {
+                        self.serve_waiting(job);
+                        break;
+                    }
                 }
-                let Some(worker) = self.who_has_room(id) else { break };
-                self.assign(id, worker);
             }
         }
         if self.queued() > 0 {
@@ -118,29 +132,33 @@ impl Model {
         }
     }
 
-    /// Central tasks that ask alike, by level and job; lanes in the order in which a worker would look at them.
-    fn lanes(&self) -> Vec<Vec<TaskId>> {
-        let mut lanes: Vec<Lane> = Vec::new();
-        for task in self.tasks.iter().filter(|task| task.state == Where::Central) {
-            let alike = |lane: &&mut Lane| {
-                let (a, b) = (&lane.2, &task.spec);
-                let asks = (&a.requires, &a.skills, &a.demand, a.task_type);
-                let same = asks == (&b.requires, &b.skills, &b.demand, b.task_type);
-                lane.0 == task.level
-                    && lane.1 == task.job
-                    && same
-                    && (a.skills.is_empty() || self.matching(a) == self.matching(b))
+    /// Whether two tasks have the same signature.
+    fn ask_alike(&self, a: &TaskSpec, b: &TaskSpec) -> bool {
+        let same = (&a.requires, &a.skills, &a.demand, a.task_type) == (&b.requires, &b.skills, &b.demand, b.task_type);
+        same && (a.skills.is_empty() || self.matching(a) == self.matching(b))
+    }
+
+    /// What waits centrally and asks alike, by level and job; lanes in the order in which a worker would look at them.
+    fn lanes(&self) -> Vec<Vec<Head>> {
+        let key = |head: Head| {
+            let job = match head {
+                Head::Task(id) => self.task(id).job,
+                Head::Rest(job) => job,
+            };
+            (self.head_place(head).0, job)
+        };
+        let mut lanes: Vec<Vec<Head>> = Vec::new();
+        // All of it comes in order, so a lane comes where its first does.
+        for head in self.central() {
+            let alike = |lane: &&mut Vec<Head>| {
+                key(lane[0]) == key(head) && self.ask_alike(self.head_spec(lane[0]), self.head_spec(head))
             };
             match lanes.iter_mut().find(alike) {
-                Some(lane) => lane.3.push((task.place(), task.id)),
-                None => lanes.push((task.level, task.job, task.spec.clone(), vec![(task.place(), task.id)])),
+                Some(lane) => lane.push(head),
+                None => lanes.push(vec![head]),
             }
         }
-        for lane in &mut lanes {
-            lane.3.sort_unstable();
-        }
-        lanes.sort_by_key(|lane| (u8::MAX - lane.0, self.turn_of(lane.0, lane.1), lane.1.index(), lane.3[0].0));
-        lanes.into_iter().map(|lane| lane.3.into_iter().map(|entry| entry.1).collect()).collect()
+        lanes
     }
 
     pub(crate) fn change(&mut self, id: WorkerId, change: WorkerChange) -> Result<(), No> {
@@ -161,7 +179,9 @@ impl Model {
         // While it changes it is not up for anything.
         let state = self.worker(id).state;
         self.aside = Some(id);
+        self.unlisted = Some(id);
         self.with_classes_changed(gone, |model| model.worker_mut(id).spec = spec);
+        self.unlisted = None;
         match (change.draining, state) {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
                 self.worker_mut(id).state = WorkerState::Draining;
@@ -178,11 +198,11 @@ impl Model {
                 continue;
             }
             let pinned = self.task(task).spec.pin.is_some();
-            self.leave_queue(task);
             if pinned {
+                self.leave_queue(task);
                 self.settle(task, None, Status::Failed, Cause::NoWorker);
             } else {
-                self.enqueue(task, Cause::Moved);
+                self.queue_elsewhere(task, Cause::Moved);
             }
         }
         self.revisit_parked(id);
@@ -237,8 +257,7 @@ impl Model {
             let found = self.task(task);
             let still_there = found.state == Where::AtWorker && found.worker == Some(id);
             if still_there && found.spec.pin.is_none() {
-                self.leave_queue(task);
-                self.enqueue(task, cause);
+                self.queue_elsewhere(task, cause);
             }
         }
     }
@@ -253,6 +272,7 @@ impl Model {
         left.sort_by_key(|&task| (self.task(task).since, self.task(task).sequence));
         for &task in &left {
             self.end_attempt(task);
+            self.task_mut(task).ready_at = self.now;
         }
         while !self.worker(id).ghosts.is_empty() {
             let ghost = self.worker_mut(id).ghosts.remove(0);
@@ -271,7 +291,7 @@ impl Model {
             let Some(found) = self.find(task) else { continue };
             let (payload, index) = (found.spec.payload, found.index);
             match remaining {
-                Remaining::Requeue => self.enqueue(task, Cause::WorkerLeft),
+                Remaining::Requeue => self.enqueue_again(task, Cause::WorkerLeft),
                 Remaining::Return => {
                     self.out.push(Action::HandedBack { task, payload, index });
                     self.settle(task, None, Status::Returned, Cause::WorkerLeft);
@@ -310,6 +330,8 @@ impl Model {
                 self.counts.missed += 1;
                 self.notify(id, self.task(id).state.status(), Cause::DeadlineMissed);
             }
+            Timer::ParkArray(job) => self.requeue_rest(job),
+            Timer::ArrayAging(job) => self.age_rest(job),
             Timer::Lease(worker) => {
                 let over = |worker: &Worker| worker.silent_since + self.config.limits.lease <= self.now;
                 if self.knows(worker) && self.worker(worker).state == WorkerState::Silent && over(self.worker(worker)) {
@@ -342,13 +364,20 @@ impl Model {
     }
 
     fn park_orphans(&mut self) {
-        for lane in self.lanes() {
-            for id in lane {
-                let waits = self.find(id).is_some_and(|task| task.state == Where::Central);
-                if waits && !self.workers.is_empty() && !self.has_host(&self.task(id).spec) {
+        for head in self.lanes().into_iter().flatten() {
+            let waits = match head {
+                Head::Task(id) => self.find(id).is_some_and(|task| task.state == Where::Central),
+                Head::Rest(job) => self.rest(job).is_some_and(|rest| rest.at == RestAt::Lane),
+            };
+            if !waits || self.workers.is_empty() || self.has_host(self.head_spec(head)) {
+                continue;
+            }
+            match head {
+                Head::Task(id) => {
                     self.leave_queue(id);
                     self.park(id);
                 }
+                Head::Rest(job) => self.queue_rest(job),
             }
         }
     }
@@ -369,7 +398,7 @@ impl Model {
                 if central {
                     // It is not among those who wait in the new level when it comes there.
                     self.task_mut(id).state = Where::Nowhere;
-                    self.join_level(id);
+                    self.join_level(level + 1, self.task(id).job);
                     self.task_mut(id).state = Where::Central;
                 }
                 self.entered += 1;
@@ -424,10 +453,14 @@ impl Model {
 
     /// The victim: computed where the strategy is fixed, checked where lots are drawn.
     fn victim(&mut self, thief: WorkerId, tried: &[WorkerId]) -> Option<WorkerId> {
-        let least = self.chooser.least_depth();
+        let chooser = match self.policy.steals_above() {
+            Some(threshold) => VictimChooser::longest_above(&self.config.stealing, threshold),
+            None => self.chooser.clone(),
+        };
+        let least = chooser.least_depth();
         let fits = |&&(depth, id): &&(u32, WorkerId)| depth >= least && id != thief && !tried.contains(&id);
         let by_depth = self.by_depth();
-        match self.chooser.current() {
+        match chooser.current() {
             VictimStrategy::MostLoaded => by_depth.iter().rev().find(fits).map(|entry| entry.1),
             VictimStrategy::LeastLoaded => by_depth.iter().find(fits).map(|entry| entry.1),
             _ => {
@@ -440,6 +473,12 @@ impl Model {
                 next.and_then(drawn).filter(|victim| !tried.contains(victim))?;
                 let victim = self.hint(drawn)?;
                 let depth = self.depth(victim);
+                if chooser.current() == VictimStrategy::PowerOfTwo && depth < least && depth > 0 {
+                    // All that were drawn had too little; that ends the search.
+                    assert!(victim != thief && self.worker(victim).state == WorkerState::Up, "{victim} was refused");
+                    self.count_steal(thief, Some(victim), 0);
+                    return None;
+                }
                 assert!(fits(&&(depth, victim)), "{victim} with {depth} queued was drawn as a victim for {thief}");
                 Some(victim)
             }
@@ -481,6 +520,12 @@ impl Model {
 
     fn loot(&self, from: WorkerId, to: WorkerId, haul: Haul, looks: &mut usize) -> Vec<TaskId> {
         let mut queue = self.queue(from);
+        // What must stay is not even looked at.
+        queue.retain(|&id| {
+            let spec = &self.task(id).spec;
+            let bound = spec.key.is_some() || spec.pin.is_some() || spec.exclusive;
+            self.guard.keeps(spec.priority.get(), bound).is_none()
+        });
         if self.config.load_balancing.work_stealing.prefer_recent_tasks {
             queue.reverse();
         }
@@ -577,6 +622,7 @@ impl Model {
                 };
                 if let Some(id) = running.into_iter().take(most).find(movable) {
                     self.abandon(id, Cause::Moved);
+                    self.task_mut(id).ready_at = self.now;
                     self.put_at_worker(id, to);
                     self.count_move(id, from, to);
                     return Some(to);

@@ -85,7 +85,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         self.shared.tell(Event::CancelJob { job })
     }
 
-    /// Withdraws an element of an array that was not handed out yet.
+    /// Withdraws an element of an array that was not handed out yet, also if it waits by itself already.
     ///
     /// # Errors
     /// If there is no such element, or it was handed out.

@@ -102,7 +102,7 @@ impl<T, R> Clone for WeakBalancer<T, R> {
 /// What all clones share.
 pub(crate) struct Shared<T, R> {
     pub(crate) state: Lock<State<T, R>>,
-    pub(crate) names: NameBook,
+    pub(crate) names: Arc<NameBook>,
     clock: Arc<dyn Clock>,
     retry: Retry,
     alarm: Arc<Alarm>,
@@ -200,7 +200,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     pub(crate) fn new(scheduler: Scheduler, names: NameBook, clock: Arc<dyn Clock>) -> Self {
         let retry = scheduler.config().retry.clone();
         let alarm = Arc::new(Alarm::new(Arc::clone(&clock)));
-        let state = Lock::new(State::new(scheduler));
+        let names = Arc::new(names);
+        let state = Lock::new(State::new(scheduler, Arc::clone(&names)));
         Balancer { shared: Arc::new(Shared { state, names, clock, retry, alarm, background: AtomicBool::new(false) }) }
     }
 

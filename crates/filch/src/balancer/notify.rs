@@ -35,7 +35,7 @@ pub struct StatusChange<R = ()> {
     pub cause: Cause,
     /// The id of the worker it is or was with.
     pub worker: Option<Arc<str>>,
-    /// What the last failed attempt said.
+    /// What the last failed attempt said; for elements that nobody can run, what each class of workers lacks.
     pub error: Option<Arc<str>>,
     /// What the last attempt brought.
     pub result: Option<Arc<R>>,
@@ -74,8 +74,8 @@ impl<R> StatusChange<R> {
         }
     }
 
-    pub(super) fn of_elements(subject: Subject, status: Status, cause: Cause) -> Self {
-        StatusChange { subject, name: None, status, cause, worker: None, error: None, result: None }
+    pub(super) fn of_elements(subject: Subject, status: Status, cause: Cause, error: Option<Arc<str>>) -> Self {
+        StatusChange { subject, name: None, status, cause, worker: None, error, result: None }
     }
 
     /// The task, if it is one.

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use super::entries::{Entries, Entry};
 use super::notify::{Callbacks, StatusChange, Subject};
 use crate::error::Error;
+use crate::names::NameBook;
 use crate::task::{Details, TaskName};
 use crate::worker::WorkerName;
 
@@ -193,6 +194,9 @@ pub(crate) struct State<T, R> {
     /// Assignments nobody waits for (any more); they are given back at once.
     unclaimed: Vec<Delivery<T>>,
     report: Option<(TaskId, Report<R>)>,
+    /// What each class lacks for an array that is about to fail.
+    lacks: Vec<String>,
+    names: Arc<NameBook>,
     pub(crate) answers: Answers<T>,
     pub(crate) callbacks: Callbacks<R>,
     /// Status changes nobody was told of yet.
@@ -207,7 +211,7 @@ pub(crate) struct State<T, R> {
 }
 
 impl<T, R> State<T, R> {
-    pub(crate) fn new(scheduler: Scheduler) -> Self {
+    pub(crate) fn new(scheduler: Scheduler, names: Arc<NameBook>) -> Self {
         State {
             settled_max: scheduler.config().limits.settled_max as usize,
             scheduler,
@@ -229,6 +233,8 @@ impl<T, R> State<T, R> {
             caught: None,
             unclaimed: Vec::new(),
             report: None,
+            lacks: Vec::new(),
+            names,
             answers: Answers::default(),
             callbacks: Callbacks::default(),
             outbox: Vec::new(),
@@ -262,9 +268,21 @@ impl<T, R> State<T, R> {
                 Action::Opened { job } => self.opened(job),
                 Action::JobDone { job } => self.forget_array(job, after),
                 Action::HandedBack { task, payload, index } => self.hand_back(task, payload, index, after),
+                Action::Element { task, payload, index, .. } => {
+                    // From now on it can be asked for by its id.
+                    self.payload(task, payload, index, after);
+                }
+                Action::ElementsRefused { worker, lack, .. } => {
+                    if !self.callbacks.is_empty() {
+                        self.lacks.push(format!("{}: {}", self.worker_label(worker), self.names.lack(lack)));
+                    }
+                }
                 Action::ElementsSettled { job, count, status, cause } => {
                     if !self.callbacks.is_empty() {
-                        self.outbox.push(StatusChange::of_elements(Subject::Elements { job, count }, status, cause));
+                        let lacks = std::mem::take(&mut self.lacks);
+                        let error = (!lacks.is_empty()).then(|| lacks.join("; ").into());
+                        let subject = Subject::Elements { job, count };
+                        self.outbox.push(StatusChange::of_elements(subject, status, cause, error));
                     }
                 }
                 // A revoked attempt is noticed when its holder asks or reports; records are not kept.

@@ -85,7 +85,7 @@ fn a_dropped_assignment_is_given_back_and_a_detached_one_is_not() {
     let again = take(&balancer, "b");
     assert_eq!(again.attempt(), 2);
     again.give_back().unwrap();
-    assert_eq!(take(&balancer, "a").detach(), task);
+    assert_eq!(take(&balancer, "a").detach().task, task);
     assert_eq!(status(&balancer, task), Status::Assigned);
     balancer.complete_task("t", ()).unwrap();
     assert_eq!(status(&balancer, task), Status::Completed);

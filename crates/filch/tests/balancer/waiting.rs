@@ -73,7 +73,7 @@ fn a_timeout_ends_the_waiting_and_withdraws_the_wish() {
     assert!(balancer.next_timeout("w", Duration::ZERO).unwrap().is_none());
     let task = balancer.submit(Task::new()).unwrap();
     assert_eq!(balancer.status(task).unwrap().status, filch::Status::Queued, "nobody waits for it");
-    assert_eq!(balancer.next_timeout("w", Duration::MAX).unwrap().unwrap().detach(), task);
+    assert_eq!(balancer.next_timeout("w", Duration::MAX).unwrap().unwrap().detach().task, task);
 }
 
 #[test]

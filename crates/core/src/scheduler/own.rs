@@ -1,0 +1,98 @@
+//! A worker's own queue. What may move to another worker stands apart from what must stay, so that a thief never wades
+//! through tasks it may not take. Never knows why a task stays.
+
+use super::sorted::Sorted;
+use super::state::QueueKey;
+
+/// The tasks queued at one worker, in order.
+#[derive(Debug, Default)]
+pub(crate) struct OwnQueue {
+    movable: Sorted<QueueKey>,
+    staying: Sorted<QueueKey>,
+}
+
+impl OwnQueue {
+    pub(crate) fn len(&self) -> usize {
+        self.movable.len() + self.staying.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.movable.is_empty() && self.staying.is_empty()
+    }
+
+    pub(crate) fn insert(&mut self, place: QueueKey, stays: bool) {
+        let part = if stays { &mut self.staying } else { &mut self.movable };
+        part.insert(place);
+    }
+
+    /// Takes a task out. Whether it was there.
+    pub(crate) fn remove(&mut self, place: &QueueKey) -> bool {
+        self.movable.remove(place) || self.staying.remove(place)
+    }
+
+    /// A task's place has changed.
+    pub(crate) fn rename(&mut self, before: &QueueKey, after: QueueKey) {
+        if self.movable.remove(before) {
+            self.movable.insert(after);
+        } else if self.staying.remove(before) {
+            self.staying.insert(after);
+        }
+    }
+
+    pub(crate) fn first(&self) -> Option<QueueKey> {
+        match (self.movable.first(), self.staying.first()) {
+            (Some(&movable), Some(&staying)) => Some(movable.min(staying)),
+            (movable, staying) => movable.or(staying).copied(),
+        }
+    }
+
+    /// All of them, first in order first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = QueueKey> + '_ {
+        let (mut movable, mut staying) = (self.movable.iter().peekable(), self.staying.iter().peekable());
+        std::iter::from_fn(move || {
+            let stays = match (movable.peek(), staying.peek()) {
+                (Some(movable), Some(staying)) => staying < movable,
+                (movable, _) => movable.is_none(),
+            };
+            if stays { staying.next().copied() } else { movable.next().copied() }
+        })
+    }
+
+    /// Those that may move, first in order first.
+    pub(crate) fn movable(&self) -> impl DoubleEndedIterator<Item = QueueKey> + '_ {
+        self.movable.iter().copied()
+    }
+
+    /// How many stand before a place; counting stops at `most`.
+    pub(crate) fn ahead_of(&self, place: QueueKey, most: usize) -> usize {
+        let before = |part: &Sorted<QueueKey>| part.iter().take_while(|key| **key < place).take(most).count();
+        (before(&self.movable) + before(&self.staying)).min(most)
+    }
+
+    pub(crate) fn contains(&self, place: &QueueKey, stays: bool) -> bool {
+        let part = if stays { &self.staying } else { &self.movable };
+        part.contains(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_parts_are_one_queue_in_order() {
+        let place = |sequence: u64| (0, (0, 0, sequence), sequence as u32);
+        let mut queue = OwnQueue::default();
+        for sequence in [5, 1, 4, 2, 3] {
+            queue.insert(place(sequence), sequence % 2 == 0);
+        }
+        assert_eq!(queue.first(), Some(place(1)));
+        assert_eq!(queue.iter().map(|key| key.2).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        assert_eq!(queue.movable().map(|key| key.2).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!((queue.ahead_of(place(4), 9), queue.ahead_of(place(4), 2)), (3, 2));
+        queue.rename(&place(2), place(9));
+        assert!(queue.remove(&place(9)) && !queue.remove(&place(2)));
+        assert_eq!(queue.len(), 4);
+        assert!(queue.contains(&place(4), true) && !queue.contains(&place(4), false));
+    }
+}
