@@ -2,9 +2,9 @@
 
 use filch_core::config::{Bind, Matching, PolicyOptions, PolicySpec};
 use filch_core::{
-    Action, Amount, CapabilityId, CapabilitySet, Cause, Config, Demand, Event, KeyId, Lack, Priority, Refusal,
-    Remaining, ResourceId, Scheduler, Span, Status, TaskId, TaskSpec, Time, TypeId, Vector, WorkerChange, WorkerId,
-    WorkerSpec,
+    Action, Amount, CapabilityId, CapabilitySet, Cause, Config, Demand, Event, KeyId, Lack, ParentFailure, Priority,
+    Refusal, Remaining, ResourceId, Scheduler, Span, Status, TaskId, TaskSpec, Time, TypeId, Vector, WorkerChange,
+    WorkerId, WorkerSpec,
 };
 
 struct Bench {
@@ -545,4 +545,101 @@ fn an_array_that_nobody_can_run_fails_with_a_reason_for_each_class() {
     }
     let memory = Lack::Resource { resource: ResourceId::MEMORY, needs: Amount::from_units(8), has: Amount(0) };
     assert_eq!(refused, [(plain, Lack::Capability(CapabilityId(7))), (small, memory)]);
+}
+
+fn asks_for_a_gpu() -> TaskSpec {
+    let demand = Demand::new([(ResourceId::GPUS, Amount::from_units(1))]);
+    TaskSpec { demand, ..TaskSpec::default() }
+}
+
+#[test]
+fn who_waits_gets_a_task_although_the_policy_refuses_everybody() {
+    for (bind, policy) in [
+        (Bind::Late, "fifo"),
+        (Bind::Late, "priority_based"),
+        (Bind::Late, "adaptive"),
+        (Bind::Late, "expected_completion"),
+        (Bind::Push, "fifo"),
+    ] {
+        let mut config = Config::default();
+        config.scheduling.bind = bind;
+        config.scheduling.policy = PolicySpec::Name(policy.to_owned());
+        let mut bench = Bench::new(&config);
+        let resources =
+            Vector::new([(ResourceId::CPUS, Amount::from_units(3)), (ResourceId::GPUS, Amount::from_units(1))]);
+        let worker = bench.register(WorkerSpec { slots: 3, resources, ..WorkerSpec::default() });
+        bench.submit(asks_for_a_gpu());
+        bench.step(Event::Pull { worker, wait: false });
+        assert_eq!(bench.assigned().len(), 1);
+        // It waits at the worker for the accelerator, so the worker's queue is not empty although slots are free.
+        bench.submit(TaskSpec { pin: Some(worker), ..asks_for_a_gpu() });
+        bench.step(Event::Pull { worker, wait: true });
+        assert!(bench.assigned().is_empty());
+        let small = bench.submit(TaskSpec::default());
+        assert_eq!(bench.assigned(), [(small, 1)], "{bind:?}, {policy}");
+    }
+}
+
+#[test]
+fn a_class_with_room_is_found_behind_very_many_without() {
+    let mut bench = Bench::new(&Config::default());
+    let memory = |units: u64, slots: u64| {
+        Vector::new([(ResourceId::CPUS, Amount::from_units(slots)), (ResourceId::MEMORY, Amount::from_units(units))])
+    };
+    let asks = |units: u64| {
+        let demand = Demand::new([(ResourceId::MEMORY, Amount::from_units(units))]);
+        TaskSpec { demand, ..TaskSpec::default() }
+    };
+    // A hundred classes with a free slot each, whose memory is in use.
+    for class in 0..100 {
+        let worker =
+            bench.register(WorkerSpec { slots: 2, resources: memory(1000 + class, 2), ..WorkerSpec::default() });
+        bench.submit(TaskSpec { pin: Some(worker), ..asks(900) });
+        bench.step(Event::Pull { worker, wait: false });
+        assert_eq!(bench.assigned().len(), 1);
+        bench.step(Event::Pull { worker, wait: true });
+    }
+    let last = bench.register(WorkerSpec { slots: 2, resources: memory(2000, 2), ..WorkerSpec::default() });
+    // It has as much to do as the others, so that its class does not come first.
+    for _ in 0..2 {
+        bench.step(Event::Pull { worker: last, wait: true });
+    }
+    bench.submit(asks(500));
+    assert_eq!(bench.assigned().len(), 1);
+    let task = bench.submit(asks(500));
+    assert_eq!(bench.assigned(), [(task, 1)]);
+}
+
+#[test]
+fn a_long_chain_of_tasks_without_a_home_ends_without_recursion() {
+    let mut scheduler = Scheduler::new(&Config::default()).expect("a valid policy");
+    let mut actions = Vec::new();
+    let mut step = |event: Event| {
+        actions.clear();
+        scheduler.step(Time::ZERO, event, &mut actions);
+        actions.clone()
+    };
+    let joined = |actions: Vec<Action>| {
+        actions.iter().find_map(|action| if let Action::Joined { worker, .. } = action { Some(*worker) } else { None })
+    };
+    let home = joined(step(Event::Join(WorkerSpec::default()))).expect("the worker joins");
+    joined(step(Event::Join(WorkerSpec::default()))).expect("the other one joins");
+    let mut parent: Option<TaskId> = None;
+    let mut ids = Vec::new();
+    for _ in 0..50_000 {
+        let spec = TaskSpec {
+            pin: Some(home),
+            after: parent.into_iter().collect(),
+            on_parent_failure: ParentFailure::Run,
+            ..TaskSpec::default()
+        };
+        let actions = step(Event::Submit(Box::new(spec)));
+        let accepted = |action: &Action| if let Action::Accepted { task, .. } = action { Some(*task) } else { None };
+        parent = actions.iter().find_map(accepted);
+        ids.extend(parent);
+    }
+    let actions = step(Event::Leave { worker: home, remaining: Remaining::Requeue });
+    let failed = |action: &&Action| matches!(action, Action::Notify { status: Status::Failed, .. });
+    assert_eq!(actions.iter().filter(failed).count(), ids.len());
+    scheduler.check().expect("every invariant holds");
 }

@@ -141,7 +141,7 @@ impl Terms {
     /// A collector that keeps what it is given.
     #[must_use]
     pub fn kept() -> Terms {
-        Terms { keep: true, list: Vec::new() }
+        Terms { keep: true, list: Vec::with_capacity(8) }
     }
 
     /// Notes a term and gives its value back.
@@ -322,7 +322,8 @@ fn from_options(options: &PolicyOptions, config: &Config) -> Result<Box<dyn Poli
 pub fn best(workers: &[WorkerView<'_>], scores: &[Option<f64>]) -> Option<usize> {
     let mut winner: Option<(usize, f64)> = None;
     for (at, (worker, score)) in workers.iter().zip(scores).enumerate() {
-        let Some(score) = *score else { continue };
+        // Nobody wins by a score that is no number.
+        let Some(score) = score.filter(|score| !score.is_nan()) else { continue };
         let wins = winner.is_none_or(|(best, best_score)| {
             let holder = &workers[best];
             score

@@ -274,6 +274,14 @@ fn ties_go_to_fewer_spare_capabilities_then_to_the_lower_id() {
 }
 
 #[test]
+fn a_score_that_is_no_number_never_wins() {
+    let bench = Bench::new();
+    let workers = [bench.worker(0), bench.worker(1)];
+    assert_eq!(best(&workers, &[Some(f64::NAN), Some(5.0)]), Some(1));
+    assert_eq!(best(&workers, &[Some(f64::NAN), None]), None);
+}
+
+#[test]
 fn every_documented_policy_can_be_made_by_its_name() {
     // A composite needs parts; its own test makes one.
     for entry in crate::config::POLICIES.iter().filter(|entry| entry.name != "composite") {

@@ -144,6 +144,9 @@ pub struct Scheduler {
     parked_arrays: BTreeSet<u32>,
     /// Workers whose reservation was dropped in this step.
     released: Vec<u32>,
+    /// Tasks that wait for nobody any more and are about to be queued, the next one last; and whether that is under way.
+    freed: Vec<TaskId>,
+    freeing: bool,
     /// The worker that changes or whose attempt ends in this step: it is served once what that sets free has queued,
     /// so that it gets the first in order and not whatever came free first.
     aside: u32,
@@ -220,6 +223,8 @@ impl Scheduler {
             hungry: Vec::new(),
             parked_arrays: BTreeSet::new(),
             released: Vec::new(),
+            freed: Vec::new(),
+            freeing: false,
             aside: NONE,
             parked: BTreeMap::new(),
             counters: Counters::default(),

@@ -21,6 +21,8 @@ pub(crate) const CLASSES_SCORED: usize = 64;
 const CLASSES_LOOKED_AT: usize = 1024;
 /// Workers of one class looked at for one task.
 const WORKERS_LOOKED_AT: usize = 64;
+/// Workers of all classes looked at for one task.
+const LOOKS: usize = 4096;
 /// Workers remembered as warm for one affinity key.
 const WARM_KEPT: usize = 4;
 
@@ -181,9 +183,10 @@ impl Scheduler {
                 self.serve(worker, actions);
                 return;
             }
-        } else if self.directories.iter().any(|directory| !directory.is_empty()) {
+        }
+        if self.directories.iter().any(|directory| !directory.is_empty()) {
             let candidates = self.candidates(slot, Wanted::Room);
-            if let Some(worker) = self.decide(slot, &candidates, true) {
+            if let Some(worker) = self.decide(slot, &candidates, true).or_else(|| self.as_if_asked(slot, &candidates)) {
                 self.tell_queued(slot, news, actions);
                 if self.tasks.at(slot).state.is_queued() {
                     self.age_leave(slot);
@@ -196,6 +199,16 @@ impl Scheduler {
         }
         self.put_in_lane(slot);
         self.tell_queued(slot, news, actions);
+    }
+
+    /// The policy refused everybody who waits for a task. Whoever asks gets the first it can run, whatever the policy says
+    /// of it; so does who has asked and waits. Otherwise both would wait for each other.
+    fn as_if_asked(&mut self, slot: u32, candidates: &[u32]) -> Option<u32> {
+        let &worker = candidates.first()?;
+        if self.config.limits.decisions_kept > 0 {
+            self.remember(Decision::asked(self.tasks.id(slot), self.worker_id(worker), self.now));
+        }
+        Some(worker)
     }
 
     fn tell_queued(&self, slot: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
@@ -352,14 +365,16 @@ impl Scheduler {
         let directory = &self.directories[self.placement(signature.task_type).directory];
         let per_class = self.config.scheduling.candidates_per_class as usize;
         let mut found = Candidates::new();
-        let eligible = Cell::new(0);
+        let (eligible, looks) = (Cell::new(0), Cell::new(0));
         let mut consider = |class: u32| {
             if self.classes[class].can_ever(signature).is_ok() {
-                let workers = directory.workers(class).take(WORKERS_LOOKED_AT);
+                let before = found.len();
+                let workers = directory.workers(class).take(WORKERS_LOOKED_AT).inspect(|_| looks.set(looks.get() + 1));
                 found.extend(workers.filter(|&at| self.is_candidate(slot, at, wanted)).take(per_class));
-                eligible.set(eligible.get() + 1);
+                // A class without room must not stand before one that has some.
+                eligible.set(eligible.get() + usize::from(found.len() > before));
             }
-            eligible.get() == CLASSES_SCORED
+            eligible.get() == CLASSES_SCORED || looks.get() >= LOOKS
         };
         if !directory.classes().take(CLASSES_LOOKED_AT).any(&mut consider)
             && eligible.get() == 0

@@ -49,11 +49,18 @@ impl Scheduler {
         if released.len() > 1 {
             released.sort_unstable_by_key(|id| self.queue_place(id.slot));
         }
-        for id in released {
+        self.freed.extend(released.into_iter().rev());
+        if self.freeing {
+            // Queueing one of them ended in its end: whoever called goes on with these first, and the stack stays flat.
+            return;
+        }
+        self.freeing = true;
+        while let Some(id) = self.freed.pop() {
             if let Some(child) = self.tasks.find(id) {
                 self.enqueue(child, Cause::None, actions);
             }
         }
+        self.freeing = false;
     }
 
     fn settle_one(&mut self, slot: u32, at: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {

@@ -302,7 +302,8 @@ impl Scheduler {
     fn check_deadline(&self, spec: &TaskSpec, index: u32, after: Span) -> Result<bool, Refusal> {
         let Some(deadline) = spec.deadline else { return Ok(false) };
         let earliest = self.now + after + self.expected(spec);
-        if earliest <= deadline {
+        // Even what takes no time at all cannot end before it has begun.
+        if earliest <= deadline && self.now < deadline {
             return Ok(false);
         }
         match self.config.scheduling.hopeless_deadlines {

@@ -109,7 +109,8 @@ impl Model {
     }
 
     pub(crate) fn hopeless(&self, spec: &TaskSpec, after: Span) -> Result<bool, No> {
-        let late = spec.deadline.is_some_and(|deadline| self.now + after + self.expected(spec) > deadline);
+        let end = self.now + after + self.expected(spec);
+        let late = spec.deadline.is_some_and(|deadline| end > deadline || self.now >= deadline);
         if late && self.config.scheduling.hopeless_deadlines == Hopeless::Refuse { Err(No) } else { Ok(late) }
     }
 
@@ -328,7 +329,8 @@ impl Model {
                 self.serve(worker);
                 return;
             }
-        } else if let Some(worker) = self.who_has_room(id) {
+        }
+        if let Some(worker) = self.who_has_room(id) {
             self.tell_queued(id, news);
             self.assign(id, worker);
             return;
@@ -774,11 +776,17 @@ impl Model {
             left.extend(doomed);
         }
         released.sort_by_key(|&id| self.task(id).place());
-        for id in released {
+        self.freed.extend(released.into_iter().rev());
+        if self.freeing {
+            return;
+        }
+        self.freeing = true;
+        while let Some(id) = self.freed.pop() {
             if self.find(id).is_some() {
                 self.enqueue(id, Cause::None);
             }
         }
+        self.freeing = false;
     }
 
     pub(crate) fn cancel(&mut self, id: TaskId) -> Result<(), No> {

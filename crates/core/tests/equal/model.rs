@@ -301,6 +301,9 @@ pub(crate) struct Model {
     pub(crate) out: Vec<Action>,
     /// A worker whose attempt ends in this step, or that changes: it is served after everything else.
     pub(crate) aside: Option<WorkerId>,
+    /// Tasks about to be queued, the next one last; and whether that is under way.
+    pub(crate) freed: Vec<TaskId>,
+    pub(crate) freeing: bool,
     /// A worker that changes its class right now and so belongs to none.
     pub(crate) unlisted: Option<WorkerId>,
 }
@@ -345,6 +348,8 @@ impl Model {
             hints: VecDeque::new(),
             out: Vec::new(),
             aside: None,
+            freed: Vec::new(),
+            freeing: false,
             unlisted: None,
         };
         if model.push() && config.load_balancing.strategy.pushes() {
@@ -588,9 +593,11 @@ impl Model {
         };
         let per_class = self.config.scheduling.candidates_per_class as usize;
         let mut found: Vec<WorkerId> = Vec::new();
-        for class in classes.iter().filter(|class| self.can_ever(spec, class[0])).take(64) {
-            found.extend(class.iter().filter(|worker| takes(worker)).take(per_class).map(|worker| worker.id));
-        }
+        let offers = classes.iter().filter(|class| self.can_ever(spec, class[0])).map(|class| {
+            let takers = class.iter().filter(|worker| takes(worker)).take(per_class);
+            takers.map(|worker| worker.id).collect::<Vec<WorkerId>>()
+        });
+        found.extend(offers.filter(|takers| !takers.is_empty()).take(64).flatten());
         let warm = spec.affinity.iter().flat_map(|(key, _)| self.warm_workers(*key));
         for extra in warm.chain(self.parent_worker(id)) {
             if self.knows(extra) && !found.contains(&extra) {
@@ -687,7 +694,8 @@ impl Model {
 
     /// Who gets a task that needs room right now.
     pub(crate) fn who_has_room(&self, id: TaskId) -> Option<WorkerId> {
-        self.decide(id, &self.candidates(id, false))
+        let candidates = self.candidates(id, false);
+        self.decide(id, &candidates).or(candidates.first().copied())
     }
 
     /// Whose queue a task goes to.
