@@ -15,6 +15,8 @@
 mod readme {}
 
 #[cfg(not(loom))]
+mod builder;
+#[cfg(not(loom))]
 mod context;
 #[cfg_attr(loom, allow(dead_code))]
 mod deque;
@@ -24,6 +26,8 @@ mod handle;
 mod iter;
 #[cfg_attr(loom, allow(dead_code))]
 mod latch;
+#[cfg(not(loom))]
+mod pin;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
@@ -41,6 +45,8 @@ mod sync;
 #[cfg(not(loom))]
 mod task;
 #[cfg(not(loom))]
+mod topology;
+#[cfg(not(loom))]
 mod worker;
 
 #[cfg(all(test, loom))]
@@ -48,11 +54,13 @@ mod models;
 
 #[cfg(not(loom))]
 pub use self::{
+    builder::Builder,
     context::{Ctx, join, run},
     handle::{CancelToken, Cancelled, JoinHandle},
     iter::{for_each, for_each_mut, map, reduce},
-    pool::{Builder, Pool, TaskBuilder, current_worker, global},
+    pool::{Pool, TaskBuilder, current_worker, global},
     scope::{Scope, scope},
     stats::{LATENCY_STEPS, Stats},
     task::Priority,
+    topology::{Cpu, Topology},
 };

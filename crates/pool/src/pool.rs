@@ -5,12 +5,11 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
-use std::thread::available_parallelism;
 
+use crate::builder::Builder;
 use crate::context::Ctx;
 use crate::handle::{CancelToken, JoinHandle, handled};
 use crate::latch::Latch;
@@ -20,100 +19,6 @@ use crate::stats::Stats;
 use crate::sync::{Arc, Thread, current, park, spin, thread};
 use crate::task::{Detached, Fate, Lane, Priority, Task};
 use crate::worker;
-
-/// The most workers one pool can have.
-const MAX_THREADS: usize = 1 << 16;
-
-/// How a pool shall be.
-#[derive(Default)]
-pub struct Builder {
-    threads: Option<usize>,
-    name: Option<Box<dyn FnMut(usize) -> String>>,
-    stack_size: Option<usize>,
-    panic_handler: Option<crate::registry::PanicHandler>,
-    start_hook: Option<crate::registry::Hook>,
-    exit_hook: Option<crate::registry::Hook>,
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Builder");
-        shown.field("threads", &self.threads).field("stack_size", &self.stack_size).finish_non_exhaustive()
-    }
-}
-
-impl Builder {
-    /// How many workers; as many as the machine runs at once unless told.
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = Some(threads);
-        self
-    }
-
-    /// Names each worker's thread, given its index.
-    #[must_use]
-    pub fn thread_names(mut self, name: impl FnMut(usize) -> String + 'static) -> Self {
-        self.name = Some(Box::new(name));
-        self
-    }
-
-    /// The stack of each worker, in bytes.
-    #[must_use]
-    pub fn stack_size(mut self, bytes: usize) -> Self {
-        self.stack_size = Some(bytes);
-        self
-    }
-
-    /// Called with the panic of a task nobody waits for. Without it such panics end with their message.
-    #[must_use]
-    pub fn panic_handler(mut self, handler: impl Fn(Box<dyn std::any::Any + Send>) + Send + Sync + 'static) -> Self {
-        self.panic_handler = Some(Box::new(handler));
-        self
-    }
-
-    /// Called on each worker before its first task, with its index.
-    #[must_use]
-    pub fn on_start(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
-        self.start_hook = Some(Box::new(hook));
-        self
-    }
-
-    /// Called on each worker after its last task, with its index.
-    #[must_use]
-    pub fn on_exit(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
-        self.exit_hook = Some(Box::new(hook));
-        self
-    }
-
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// If no or too many threads were asked for, or the system refuses one.
-    pub fn build(mut self) -> io::Result<Pool> {
-        let available = || available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.unwrap_or_else(available);
-        if threads == 0 || threads > MAX_THREADS {
-            let message = format!("a pool has 1 to {MAX_THREADS} threads, not {threads}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let mut registry = Registry::new(threads);
-        registry.panic_handler = self.panic_handler.take();
-        registry.start_hook = self.start_hook.take();
-        registry.exit_hook = self.exit_hook.take();
-        let mut pool = Pool { registry: Arc::new(registry), threads: Vec::with_capacity(threads) };
-        for index in 0..threads {
-            let name = self.name.as_mut().map_or_else(|| format!("filch-{index}"), |name| name(index));
-            let mut builder = thread::Builder::new().name(name);
-            if let Some(bytes) = self.stack_size {
-                builder = builder.stack_size(bytes);
-            }
-            let registry = Arc::clone(&pool.registry);
-            // If this fails, dropping the pool ends the threads that were started.
-            pool.threads.push(builder.spawn(move || worker::run(registry, index))?);
-        }
-        Ok(pool)
-    }
-}
 
 /// A set of worker threads that share work by stealing.
 ///
@@ -128,8 +33,8 @@ impl Builder {
 ///
 /// Dropping it runs everything that was spawned to its end and joins the threads.
 pub struct Pool {
-    registry: Arc<Registry>,
-    threads: Vec<thread::JoinHandle<()>>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl fmt::Debug for Pool {

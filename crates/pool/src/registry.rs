@@ -12,6 +12,7 @@ use crate::sleep::Sleep;
 use crate::stats::{Counters, Stats};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock};
 use crate::task::{Fate, LANES, Lane, Task};
+use crate::topology::Victims;
 use crate::worker;
 
 /// What a panic carries.
@@ -89,6 +90,8 @@ pub(crate) struct Seat {
 pub(crate) struct Registry {
     pub(crate) seats: Box<[Seat]>,
     pub(crate) sleep: Sleep,
+    /// Whom each worker robs first.
+    pub(crate) victims: Victims,
     injector: [Queue<Queued>; LANES.len()],
     passed: Queue<Passed>,
     /// Tasks spawned and ended by threads that are no workers of this pool.
@@ -114,6 +117,7 @@ impl Registry {
         Self {
             seats: (0..threads).map(seat).collect(),
             sleep: Sleep::new(),
+            victims: Victims::flat(threads),
             injector: std::array::from_fn(|_| Queue::new()),
             passed: Queue::new(),
             outside_spawned: AtomicU64::new(0),

@@ -81,7 +81,7 @@ pub(crate) fn run(registry: Arc<Registry>, index: usize) {
         base: Cell::new(0),
         tick: Cell::new(0),
         random: Cell::new(0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1) << 17),
-        sticky: Cell::new((index + 1) % registry.seats.len()),
+        sticky: Cell::new(registry.victims.nearest(index)),
         registry,
     };
     let _ = worker.seat().thread.set(current_thread());
@@ -248,15 +248,15 @@ impl Worker {
         }
     }
 
-    /// Looks everywhere once, from the last good victim on; asks everybody for work if there is none.
+    /// Looks everywhere once, at the last good victim first, then nearest first; asks everybody for work if there is none.
     fn steal(&self) -> Option<Work> {
         let count = self.registry.seats.len();
         if count == 1 {
             return None;
         }
-        let random = self.next_random() as usize % count;
-        let victims = std::iter::once(self.sticky.get()).chain((0..count).map(|step| (random + step) % count));
-        for victim in victims.filter(|victim| *victim != self.index()) {
+        let sticky = self.sticky.get();
+        let others = self.registry.victims.around(self.index(), self.next_random());
+        for victim in std::iter::once(sticky).chain(others.filter(|victim| *victim != sticky)) {
             self.seat().counters.steals_tried.add(1);
             if let Some(work) = self.steal_from(victim) {
                 self.seat().counters.steals_won.add(1);
