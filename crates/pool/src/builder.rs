@@ -12,6 +12,7 @@ use crate::pool::Pool;
 use crate::registry::{Hook, PanicHandler, Registry};
 use crate::sync::{Arc, thread};
 use crate::topology::{Topology, Victims};
+use crate::watch::TaskHooks;
 use crate::worker;
 
 /// The most workers one pool can have.
@@ -46,6 +47,8 @@ pub struct Builder {
     panic_handler: Option<PanicHandler>,
     start_hook: Option<Hook>,
     exit_hook: Option<Hook>,
+    task_hooks: TaskHooks,
+    helps_anyone: bool,
 }
 
 impl fmt::Debug for Builder {
@@ -108,6 +111,30 @@ impl Builder {
         self
     }
 
+    /// Called on the worker right before each spawned task, with the worker's index. Forks are not watched, nor tasks that
+    /// are cancelled before they start.
+    pub fn on_task_start(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.task_hooks.start = Some(Box::new(hook));
+        self
+    }
+
+    /// Called on the worker right after each spawned task, also if it panicked, with the worker's index.
+    pub fn on_task_stop(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.task_hooks.stop = Some(Box::new(hook));
+        self
+    }
+
+    /// Lets a worker that waits for a fork, a scope or a handle run whatever there is, once it finds nothing that belongs
+    /// to what it waits for.
+    ///
+    /// That keeps all workers busy, at a price: unrelated tasks run on top of the waiting one. One that wants a lock the
+    /// waiting one holds waits for ever, a long one keeps the waiting one from going on, and stacks may grow with the
+    /// number of tasks. Without it none of this can happen.
+    pub fn help_anyone(mut self, helps: bool) -> Self {
+        self.helps_anyone = helps;
+        self
+    }
+
     /// Starts the threads.
     ///
     /// # Errors
@@ -124,6 +151,10 @@ impl Builder {
         registry.panic_handler = self.panic_handler.take();
         registry.start_hook = self.start_hook.take();
         registry.exit_hook = self.exit_hook.take();
+        if self.task_hooks.start.is_some() || self.task_hooks.stop.is_some() {
+            registry.task_hooks = Some(Box::new(self.task_hooks));
+        }
+        registry.helps_anyone = self.helps_anyone;
         let mut pool = Pool { registry: Arc::new(registry), threads: Vec::with_capacity(threads) };
         let (pinned, pins) = mpsc::channel();
         for index in 0..threads {

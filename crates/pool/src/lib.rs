@@ -47,6 +47,8 @@ mod task;
 #[cfg(not(loom))]
 mod topology;
 #[cfg(not(loom))]
+mod watch;
+#[cfg(not(loom))]
 mod worker;
 
 #[cfg(all(test, loom))]

@@ -208,7 +208,7 @@ impl Pool {
     /// Spawns a task nobody waits for.
     #[inline]
     pub fn detach(&self, body: impl FnOnce() + Send + 'static) {
-        self.registry.spawn(Detached::boxed(body, std::ptr::null()), Lane::Normal);
+        self.registry.spawn(detached(body), Lane::Normal);
     }
 
     /// Spawns a task on the worker that got the same key before, so that what it left in the cache is still there.
@@ -337,18 +337,28 @@ impl TaskBuilder<'_> {
     /// Spawns it without a handle.
     pub fn detach(self, body: impl FnOnce() + Send + 'static) {
         let task = match self.token {
-            None => Detached::boxed(body, std::ptr::null()),
-            Some(token) => Detached::boxed(
-                move || {
+            None => detached(body),
+            Some(token) => {
+                let body = move |registry: &Registry| {
                     if !token.is_cancelled() {
+                        let _watch = registry.watch();
                         body();
                     }
-                },
-                std::ptr::null(),
-            ),
+                };
+                Detached::boxed(body, std::ptr::null())
+            }
         };
         queue(self.pool, task, self.priority, self.worker);
     }
+}
+
+#[inline]
+fn detached(body: impl FnOnce() + Send + 'static) -> *mut Task {
+    let body = move |registry: &Registry| {
+        let _watch = registry.watch();
+        body();
+    };
+    Detached::boxed(body, std::ptr::null())
 }
 
 fn queue(pool: &Pool, task: *mut Task, priority: Priority, worker: Option<usize>) {

@@ -13,6 +13,7 @@ use crate::stats::{Counters, Stats};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock};
 use crate::task::{Fate, LANES, Lane, Task};
 use crate::topology::Victims;
+use crate::watch::TaskHooks;
 use crate::worker;
 
 /// What a panic carries.
@@ -102,6 +103,9 @@ pub(crate) struct Registry {
     pub(crate) panic_handler: Option<PanicHandler>,
     pub(crate) start_hook: Option<Hook>,
     pub(crate) exit_hook: Option<Hook>,
+    pub(crate) task_hooks: Option<Box<TaskHooks>>,
+    /// Whether workers that wait run whatever there is.
+    pub(crate) helps_anyone: bool,
 }
 
 impl Registry {
@@ -127,6 +131,8 @@ impl Registry {
             panic_handler: None,
             start_hook: None,
             exit_hook: None,
+            task_hooks: None,
+            helps_anyone: false,
         }
     }
 

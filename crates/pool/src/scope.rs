@@ -100,17 +100,19 @@ impl<'scope> Scope<'scope> {
     pub fn spawn(&self, body: impl FnOnce(&Scope<'scope>) + Send + 'scope) {
         self.pending.fetch_add(1, Ordering::Relaxed);
         let pointer = Pointer(self);
-        let run = move || {
+        let run = move |registry: &Registry| {
             let pointer = pointer.get();
             // SAFETY: the scope waits for this task, so it is alive until `end_one` below.
             let scope = unsafe { &*pointer };
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| body(scope))) {
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| {
+                let _watch = registry.watch();
+                body(scope);
+            })) {
                 lock(&scope.panic).get_or_insert(payload);
             }
-            // Tasks run on workers; the registry is kept alive by the worker, the scope may be gone before the wake-up.
-            let Some(worker) = worker::current() else { std::process::abort() };
+            // The registry is kept alive by the worker that runs this; the scope may be gone before the wake-up.
             // SAFETY: alive until the count drops, and this task's share is given back once.
-            unsafe { Scope::end_one(pointer, worker.registry()) };
+            unsafe { Scope::end_one(pointer, registry) };
         };
         self.registry.spawn(Detached::boxed(run, ptr::from_ref(self).cast()), Lane::Awaited);
     }

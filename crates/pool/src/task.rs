@@ -67,8 +67,8 @@ pub(crate) struct Detached<F> {
     body: F,
 }
 
-impl<F: FnOnce() + Send> Detached<F> {
-    /// Boxes the body. What the body borrows must outlive its run: the caller sees to that.
+impl<F: FnOnce(&Registry) + Send> Detached<F> {
+    /// Boxes the body, which is called with the registry of the worker that runs it. What the body borrows must outlive its run: the caller sees to that.
     #[inline]
     pub(crate) fn boxed(body: F, scope: *const ()) -> *mut Task {
         let task = Task { run: Self::run, scope };
@@ -80,7 +80,7 @@ impl<F: FnOnce() + Send> Detached<F> {
         let this = unsafe { Box::from_raw(task.cast::<Self>()) };
         let body = this.body;
         let ended = catch_unwind(AssertUnwindSafe(|| match fate {
-            Fate::Run => body(),
+            Fate::Run => body(registry),
             Fate::Discard => drop(body),
         }));
         if let Err(payload) = ended {

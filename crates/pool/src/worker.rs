@@ -106,7 +106,7 @@ impl Worker {
         &self.registry
     }
 
-    fn call_hook(&self, hook: Option<&crate::registry::Hook>) {
+    pub(crate) fn call_hook(&self, hook: Option<&crate::registry::Hook>) {
         let Some(hook) = hook else { return };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(self.index())));
         if let Err(payload) = called {
@@ -313,7 +313,10 @@ impl Worker {
         let (mut rounds, mut nap, mut quiet) = (SEARCH_ROUNDS, SHORT_NAP, 0);
         loop {
             for round in 0..rounds {
-                if let Some(work) = self.next().or_else(|| self.steal()) {
+                if let Some(work) = self.next() {
+                    return Some(work);
+                }
+                if let Some(work) = self.steal() {
                     self.seat().counters.searched(began.elapsed());
                     return Some(work);
                 }
@@ -388,20 +391,43 @@ impl Worker {
                 unsafe { self.run_job(job, owner, tail) };
                 return true;
             }
-            let victim = &self.registry.seats[runner as usize].deque;
-            match victim.steal(floor) {
-                Steal::Job(found) if shared.latch.is_done() => self.registry.pass_on(found, runner),
-                // The thief was still at our job when we took this from it, so it descends from our job.
-                // SAFETY: just stolen from `runner`; `tail` is the caller's promise.
-                Steal::Job(found) => unsafe { self.run_job(found, runner, tail) },
-                Steal::Retry => {}
-                Steal::Empty => {
-                    victim.request();
-                    return false;
-                }
-            }
-            true
+            // SAFETY: `tail` is the caller's promise.
+            unsafe { self.leapfrog(runner, floor, tail, || shared.latch.is_done()) }
         });
+    }
+
+    /// Takes a fork from `runner`, which runs what we wait for with forks from slot `floor` on; false if there is none.
+    ///
+    /// # Safety
+    /// `tail` is this worker's true tail, and `done` says truly whether what we wait for has ended.
+    unsafe fn leapfrog(&self, runner: u32, floor: u32, tail: u32, done: impl FnOnce() -> bool) -> bool {
+        let counters = &self.seat().counters;
+        counters.steals_tried.add(1);
+        let victim = &self.registry.seats[runner as usize].deque;
+        match victim.steal(floor) {
+            Steal::Job(found) if done() => self.registry.pass_on(found, runner),
+            Steal::Job(found) => {
+                counters.steals_won.add(1);
+                // The runner was still at it when we took this, so it descends from what we wait for.
+                // SAFETY: just stolen from `runner`; `tail` is the caller's promise.
+                unsafe { self.run_job(found, runner, tail) };
+            }
+            Steal::Retry => {}
+            Steal::Empty => {
+                victim.request();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Does something useful while a spawned task is awaited that `runner` runs with forks from slot `floor` on.
+    pub(crate) fn help_with_task(&self, runner: Option<(u32, u32)>, done: impl FnOnce() -> bool) -> bool {
+        let others = runner.filter(|(runner, _)| *runner != self.index);
+        // SAFETY: this is the owner's thread, and the tail is looked up.
+        others.is_some_and(|(runner, floor)| unsafe { self.leapfrog(runner, floor, self.tail(), done) })
+            || self.run_order()
+            || (self.registry.helps_anyone && self.run_anything())
     }
 
     /// Waits for a scope, running tasks of that scope only.
@@ -412,14 +438,24 @@ impl Worker {
                 self.run_if_of_scope(task, scope);
                 return true;
             }
-            let others = self.registry.seats.iter().enumerate().filter(|(index, _)| *index != self.index());
-            let found = if may_steal { others.map(|(_, seat)| seat).find_map(steal_awaited) } else { None };
+            let found = if may_steal { self.steal_awaited() } else { None };
             // Taking other scopes' tasks from their workers helps nobody: stop it after the first.
             found.is_some_and(|task| {
                 may_steal = self.run_if_of_scope(task, scope);
                 true
             })
         });
+    }
+
+    /// Takes one task somebody waits for from the nearest worker that has any.
+    fn steal_awaited(&self) -> Option<*mut Task> {
+        let counters = &self.seat().counters;
+        let task = self.registry.victims.around(self.index(), 0).find_map(|victim| {
+            counters.steals_tried.add(1);
+            steal_one(&self.registry.seats[victim], Lane::Awaited)
+        });
+        counters.steals_won.add(u64::from(task.is_some()));
+        task
     }
 
     /// Runs the task if it belongs to the scope; otherwise somebody who is free shall have it.
@@ -439,7 +475,7 @@ impl Worker {
     pub(crate) fn wait_until(&self, latch: &Latch, mut help: impl FnMut() -> bool) {
         let (mut failures, mut nap) = (0u32, SHORT_NAP);
         while !latch.is_done() {
-            if help() || self.run_order() {
+            if help() || self.run_order() || (self.registry.helps_anyone && self.run_anything()) {
                 (failures, nap) = (0, SHORT_NAP);
                 continue;
             }
@@ -453,6 +489,19 @@ impl Worker {
                 nap = (nap * 2).min(LONG_NAP);
             }
         }
+    }
+
+    /// Runs whatever there is, on top of what waits here; false if there is nothing.
+    pub(crate) fn run_anything(&self) -> bool {
+        let work = self.next().or_else(|| self.steal());
+        match work {
+            // SAFETY: just taken out of its queue; this is the owner's thread.
+            Some(Work::Job(job, owner)) => unsafe { self.run_job(job, owner, self.tail()) },
+            // SAFETY: just taken out of its queue.
+            Some(Work::Task(task)) => unsafe { self.run_task(task) },
+            None => {}
+        }
+        work.is_some()
     }
 
     /// Runs this worker's part of a broadcast: whoever started it may be what we wait for.
@@ -471,10 +520,6 @@ impl Worker {
         unsafe { self.seat().deque.publish_all(self.tail()) };
         self.registry.sleep.notify();
     }
-}
-
-fn steal_awaited(seat: &Seat) -> Option<*mut Task> {
-    steal_one(seat, Lane::Awaited)
 }
 
 fn steal_one(seat: &Seat, lane: Lane) -> Option<*mut Task> {
