@@ -6,4 +6,5 @@
 pub mod clock;
 pub mod mix;
 pub mod report;
+pub mod uts;
 pub mod world;

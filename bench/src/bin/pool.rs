@@ -16,6 +16,7 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use comfy_table::Table;
 use filch_bench::clock::process_seconds;
+use filch_bench::uts;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -94,6 +95,7 @@ impl Systems {
 
 mod fork {
     //! The fork-join works, once for each way of forking. The order of the arms is the same for all.
+    pub(super) use filch_bench::uts::{uts_chili, uts_ctx, uts_join, uts_rayon, uts_serial};
     use filch_pool::Ctx;
 
     pub(super) fn serial_fib(n: u32) -> u64 {
@@ -497,14 +499,12 @@ fn others(list: &mut Vec<Entry>, systems: &Systems, count: usize) {
         Box::new(move || pool.install(|| numbers.par_iter_mut().for_each(step))),
     );
 
-    for (work, trips, pause) in [("round_trip", 2000, None), ("wake_up", 20, Some(Duration::from_millis(5)))] {
+    for (work, trips, time) in [("round_trip", 2000, None), ("wake_up", 20, Some(Duration::from_millis(5)))] {
         let each = move |mut enter: Box<dyn FnMut()>| -> Turn {
             Box::new(move || {
                 for _ in 0..trips {
-                    if let Some(pause) = pause {
-                        let began = Instant::now();
-                        thread::sleep(pause);
-                        PAUSED.fetch_add(began.elapsed().as_nanos() as usize, Ordering::Relaxed);
+                    if let Some(time) = time {
+                        pause(time);
                     }
                     enter();
                 }
@@ -525,10 +525,45 @@ fn others(list: &mut Vec<Entry>, systems: &Systems, count: usize) {
             })),
         );
     }
+    bursts(&mut add, systems);
     if threads > 1 {
         let pool = Arc::clone(&systems.filch);
         add("chain_400", "filch_ctx", 400.0, Box::new(move || pool.run(|ctx| chain(ctx, 400))));
     }
+}
+
+/// Short parallel regions with pauses between them. What counts is the processor time: who spins in the pauses shows it.
+fn bursts(add: &mut impl FnMut(&'static str, &'static str, f64, Turn), systems: &Systems) {
+    const BURSTS: u32 = 40;
+    const PAUSE: Duration = Duration::from_millis(3);
+    const SIZE: u32 = 22;
+    let each = |mut burst: Box<dyn FnMut() -> u64>| -> Turn {
+        Box::new(move || {
+            for _ in 0..BURSTS {
+                black_box(burst());
+                pause(PAUSE);
+            }
+        })
+    };
+    let pool = Arc::clone(&systems.filch);
+    let burst = Box::new(move || pool.run(|ctx| fork::fib_ctx(ctx, SIZE)));
+    add("bursts", "filch_ctx", f64::from(BURSTS), each(burst));
+    let pool = Arc::clone(&systems.filch);
+    let burst = Box::new(move || pool.install(|| fork::fib_join((), SIZE)));
+    add("bursts", "filch_join", f64::from(BURSTS), each(burst));
+    let pool = Arc::clone(&systems.rayon);
+    let burst = Box::new(move || pool.install(|| fork::fib_rayon((), SIZE)));
+    add("bursts", "rayon", f64::from(BURSTS), each(burst));
+    let pool = Arc::clone(&systems.chili);
+    let burst = Box::new(move || fork::fib_chili(&mut pool.scope(), SIZE));
+    add("bursts", "chili", f64::from(BURSTS), each(burst));
+}
+
+/// Sleeps without being measured, except for the processor time.
+fn pause(time: Duration) {
+    let began = Instant::now();
+    thread::sleep(time);
+    PAUSED.fetch_add(began.elapsed().as_nanos() as usize, Ordering::Relaxed);
 }
 
 /// A chain of forks whose second arms take 50 µs each.
@@ -565,6 +600,9 @@ fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
     let (small, large): (&'static fork::Node, &'static fork::Node) = (Box::leak(small), Box::leak(large));
     let board = fork::Board::new(queens);
     ensure!(fork::queens_serial((), fork::Board::new(8)) == 92, "the queens are wrong");
+    for tree in [uts::T1, uts::T3] {
+        ensure!(fork::uts_serial((), tree.root()) == tree.nodes, "a tree has not its published size");
+    }
     let mut list = Vec::new();
     for threads in [1, 2] {
         let systems = Systems::new(threads)?;
@@ -608,6 +646,10 @@ fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
             queens_rayon,
             queens_chili
         );
+        for (work, tree) in [("uts_t1", uts::T1), ("uts_t3", uts::T3)] {
+            let root = move || tree.root();
+            fork_join!(list, systems, work, tree.nodes, 1, root, uts_serial, uts_ctx, uts_join, uts_rayon, uts_chili);
+        }
         let count = 1_000_000;
         storms(&mut list, &systems, count);
         others(&mut list, &systems, count);
