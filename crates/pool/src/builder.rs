@@ -21,6 +21,9 @@ const MAX_THREADS: usize = 1 << 16;
 /// With fewer workers than this there is no order of victims to choose, so the system is not asked.
 const ORDERED_FROM: usize = 3;
 
+/// The stack of a thread unless told; only the number of slots for forks depends on it.
+const DEFAULT_STACK: usize = 2 << 20;
+
 /// How a pool shall be.
 ///
 /// ```
@@ -146,7 +149,7 @@ impl Builder {
         if threads == 0 || threads > MAX_THREADS {
             return Err(refusal(format!("a pool has 1 to {MAX_THREADS} threads, not {threads}")));
         }
-        let mut registry = Registry::new(threads);
+        let mut registry = Registry::new(threads, self.stack_size.unwrap_or(DEFAULT_STACK));
         let cpus = self.place(threads, &mut registry)?;
         registry.panic_handler = self.panic_handler.take();
         registry.start_hook = self.start_hook.take();

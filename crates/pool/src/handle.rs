@@ -137,7 +137,7 @@ where
             return false;
         }
         if let Some(worker) = worker::current_of(registry) {
-            let place = u64::from(worker.tail()) << 32 | worker.index() as u64;
+            let place = u64::from(worker.deque().index(worker.deque().tail())) << 32 | worker.index() as u64;
             self.runner.store(place, Ordering::Relaxed);
         }
         // SAFETY: the claim was won, once and for all.
@@ -175,10 +175,10 @@ where
     F: FnOnce() -> R + Send,
     R: Send,
 {
-    unsafe fn run(task: *mut Task, registry: &Registry, fate: Fate) -> bool {
+    unsafe fn run(task: *mut Task, worker: &Worker, fate: Fate) -> bool {
         // SAFETY: the queue held one count of an Arc of this type, whose first field is the header.
         let this = unsafe { Arc::from_raw(task.cast::<Self>().cast_const()) };
-        this.claim_and_run(registry, fate)
+        this.claim_and_run(worker.registry(), fate)
     }
 }
 

@@ -15,6 +15,8 @@
 mod readme {}
 
 #[cfg(not(loom))]
+mod blocks;
+#[cfg(not(loom))]
 mod builder;
 #[cfg(not(loom))]
 mod context;

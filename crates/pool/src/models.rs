@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use crate::deque::{Deque, Header, Steal};
+use crate::deque::{Deque, Header, Slot, Steal};
 use crate::latch::Latch;
 use crate::ring::{Ring, Take};
 use crate::sleep::Sleep;
@@ -37,7 +37,7 @@ impl Counting {
         std::ptr::from_ref(self).cast()
     }
 
-    unsafe fn run(job: *const Header, _: *const (), _: u32) {
+    unsafe fn run(job: *const Header, _: *const (), _: *const Slot) {
         // SAFETY: the header is the first field of a live job.
         let this = unsafe { &*job.cast::<Self>() };
         // SAFETY: loom checks that nobody else is at it.
@@ -59,12 +59,28 @@ fn thief(deque: &Deque, tries: usize) {
                 let shared = (*job).shared();
                 shared.set_runner(1, 0);
                 let latch = &raw const shared.latch;
-                ((*job).run)(job, std::ptr::null(), 0);
+                ((*job).run)(job, std::ptr::null(), std::ptr::null());
                 Latch::set(latch);
             },
             Steal::Empty => deque.request(),
             Steal::Retry => {}
         }
+    }
+}
+
+/// Forks as a worker does.
+///
+/// # Safety
+/// This thread is the owner, `index` the true tail, and the job is joined before it goes away.
+unsafe fn push(deque: &Deque, index: u32, job: &Counting) -> bool {
+    let tail = deque.slot(index);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if deque.may_push(tail) {
+            deque.push(tail, job.header());
+            return true;
+        }
+        deque.push_slow(tail, job.header())
     }
 }
 
@@ -75,13 +91,14 @@ fn thief(deque: &Deque, tries: usize) {
 unsafe fn join(deque: &Deque, index: u32, job: &Counting) {
     // SAFETY: the caller's promise; loom's thread is the owner.
     unsafe {
-        if deque.pop(index) {
-            Counting::run(job.header(), std::ptr::null(), index);
+        let slot = deque.slot(index);
+        if deque.pop_private(slot) || deque.pop_slow(slot) {
+            Counting::run(job.header(), std::ptr::null(), slot);
         } else {
             while !(*job.header()).shared().latch.is_done() {
                 thread::yield_now();
             }
-            deque.reset(index);
+            deque.reset(slot);
         }
     }
     assert_eq!(job.runs(), 1);
@@ -91,22 +108,22 @@ unsafe fn join(deque: &Deque, index: u32, job: &Counting) {
 #[test]
 fn every_forked_job_runs_once() {
     model(3, || {
-        let deque = Arc::new(Deque::new());
+        let deque = Arc::new(Deque::new(4));
         deque.arm();
         let other = Arc::clone(&deque);
         let stealing = thread::spawn(move || thief(&other, 2));
         let (first, second, third) = (Counting::new(), Counting::new(), Counting::new());
         // SAFETY: this thread is the owner, and each job is joined before it goes away.
         unsafe {
-            assert!(deque.push(0, first.header()));
-            assert!(deque.push(1, second.header()));
+            assert!(push(&deque, 0, &first));
+            assert!(push(&deque, 1, &second));
             join(&deque, 1, &second);
             join(&deque, 0, &first);
-            assert!(deque.push(0, third.header()));
+            assert!(push(&deque, 0, &third));
             join(&deque, 0, &third);
         }
         stealing.join().unwrap();
-        assert_eq!(deque.find_tail(0), 0);
+        assert_eq!(deque.tail(), deque.slot(0));
         assert!(!deque.has_public());
     });
 }
@@ -114,14 +131,14 @@ fn every_forked_job_runs_once() {
 #[test]
 fn two_thieves_share_three_forks() {
     model(2, || {
-        let deque = Arc::new(Deque::new());
+        let deque = Arc::new(Deque::new(4));
         let jobs = [Counting::new(), Counting::new(), Counting::new()];
         // SAFETY: this thread is the owner, and each job is joined before it goes away.
         unsafe {
             for (index, job) in (0..).zip(&jobs) {
-                assert!(deque.push(index, job.header()));
+                assert!(push(&deque, index, job));
             }
-            deque.publish_all(3);
+            deque.publish_all(deque.slot(3));
         }
         let thieves = [(); 2].map(|()| {
             let deque = Arc::clone(&deque);
@@ -132,24 +149,24 @@ fn two_thieves_share_three_forks() {
             unsafe { join(&deque, index, job) };
         }
         thieves.into_iter().for_each(|thief| thief.join().unwrap());
-        assert_eq!(deque.find_tail(0), 0);
+        assert_eq!(deque.tail(), deque.slot(0));
     });
 }
 
 #[test]
 fn a_full_deque_refuses_and_still_serves() {
     model(2, || {
-        let deque = Arc::new(Deque::new());
+        let deque = Arc::new(Deque::new(4));
         let jobs: [Counting; 4] = std::array::from_fn(|_| Counting::new());
         let other = Arc::clone(&deque);
         let stealing = thread::spawn(move || thief(&other, 2));
         // SAFETY: this thread is the owner, and each job is joined before it goes away.
         unsafe {
             for (index, job) in (0..).zip(&jobs) {
-                assert!(deque.push(index, job.header()));
+                assert!(push(&deque, index, job));
             }
             let refused = Counting::new();
-            assert!(!deque.push(4, refused.header()));
+            assert!(!push(&deque, 4, &refused));
             for (index, job) in (0..jobs.len() as u32).zip(&jobs).rev() {
                 join(&deque, index, job);
             }
@@ -243,6 +260,8 @@ fn an_active_worker_is_never_left_without_a_sentinel() {
         let (sleep, _) = &*shared;
         sleep.start_search();
         sleep.start_active();
+        // As at its first fork.
+        sleep.wake_sentinel();
         sleeper.join().unwrap();
     });
 }
@@ -251,7 +270,7 @@ fn an_active_worker_is_never_left_without_a_sentinel() {
 #[test]
 fn every_spawned_task_is_taken_once() {
     model(3, || {
-        let ring = Arc::new(Ring::<UnsafeCell<MaybeUninit<u32>>>::new());
+        let ring = Arc::new(Ring::<UnsafeCell<MaybeUninit<u32>>>::new(true));
         let made = |value| Box::into_raw(Box::new(UnsafeCell::new(MaybeUninit::new(value))));
         // SAFETY: each pointer is taken exactly once, which is what the model shows.
         let read = |task: *mut UnsafeCell<MaybeUninit<u32>>| unsafe {
@@ -292,7 +311,7 @@ fn every_spawned_task_is_taken_once() {
 #[test]
 fn two_thieves_and_the_owner_fight_for_the_last_task() {
     model(3, || {
-        let ring = Arc::new(Ring::<u32>::new());
+        let ring = Arc::new(Ring::<u32>::new(true));
         let (one, two) = (Box::into_raw(Box::new(1)), Box::into_raw(Box::new(2)));
         // SAFETY: this thread is the owner.
         unsafe {

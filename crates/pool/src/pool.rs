@@ -18,7 +18,7 @@ use crate::scope::Scope;
 use crate::stats::Stats;
 use crate::sync::{Arc, Thread, current, park, spin, thread};
 use crate::task::{Detached, Fate, Lane, Priority, Task};
-use crate::worker;
+use crate::worker::{self, Worker};
 
 /// A set of worker threads that share work by stealing.
 ///
@@ -57,7 +57,7 @@ pub fn global() -> &'static Pool {
 
 /// The index of the worker this thread is, in whatever pool.
 pub fn current_worker() -> Option<usize> {
-    worker::current().map(worker::Worker::index)
+    worker::current().map(Worker::index)
 }
 
 /// A closure that a thread outside waits for; it lies on that thread's stack.
@@ -85,7 +85,7 @@ where
         }
     }
 
-    unsafe fn run(task: *mut Task, _: &Registry, _: Fate) -> bool {
+    unsafe fn run(task: *mut Task, _: &Worker, _: Fate) -> bool {
         // SAFETY: the waiter keeps the entry alive until the latch is set, and it was queued once.
         let this = unsafe { &*task.cast::<Self>() };
         // SAFETY: only the one who took it from the queue comes here.
@@ -110,8 +110,8 @@ where
 
     /// # Safety
     /// It was queued exactly once, and this is called once.
-    unsafe fn wait(&self) -> Result<R, Payload> {
-        for _ in 0..64 {
+    unsafe fn wait(&self, spinning: bool) -> Result<R, Payload> {
+        for _ in 0..if spinning { 64 } else { 0 } {
             if self.latch.is_done() {
                 break;
             }
@@ -150,9 +150,10 @@ impl Pool {
             foreign.before_blocking();
         }
         let entry = Entry::new(body);
-        self.registry.inject(entry.queued(), Lane::Awaited);
+        let woken = self.registry.inject(entry.queued(), Lane::Awaited);
+        // A worker that was awake takes it at once. One that was just woken often starts on this very core: make room.
         // SAFETY: queued once, just above.
-        unsafe { entry.wait() }.unwrap_or_else(|payload| resume_unwind(payload))
+        unsafe { entry.wait(!woken) }.unwrap_or_else(|payload| resume_unwind(payload))
     }
 
     /// Runs `body` on a worker of this pool with a context to fork from.
@@ -174,24 +175,23 @@ impl Pool {
     /// With the first panic of a part, after all have ended.
     pub fn broadcast<R: Send>(&self, body: impl Fn(usize) -> R + Sync) -> Vec<R> {
         let body = &body;
-        let here = worker::current_of(&self.registry).map(worker::Worker::index);
+        let here = worker::current_of(&self.registry);
         if let Some(waiting) = worker::current() {
             waiting.before_blocking();
         }
         let entries: Vec<_> = (0..self.threads()).map(|index| Entry::new(move || body(index))).collect();
-        for (index, entry) in entries.iter().enumerate().filter(|(index, _)| Some(*index) != here) {
+        for (index, entry) in entries.iter().enumerate().filter(|(index, _)| Some(*index) != here.map(Worker::index)) {
             self.registry.mail(index, entry.queued());
         }
-        if let Some(index) = here {
+        if let Some(worker) = here {
+            let entry = &entries[worker.index()];
             // SAFETY: it was not queued, and it runs here once.
-            unsafe { (entries[index].task.run)(entries[index].queued(), &self.registry, Fate::Run) };
-        }
-        if let Some(worker) = worker::current_of(&self.registry) {
+            unsafe { (entry.task.run)(entry.queued(), worker, Fate::Run) };
             // Other workers may broadcast at the same time: do our part of theirs while they do theirs of ours.
             entries.iter().for_each(|entry| worker.wait_until(&entry.latch, || false));
         }
         // SAFETY: each was queued or run exactly once.
-        let results: Vec<_> = entries.iter().map(|entry| unsafe { entry.wait() }).collect();
+        let results: Vec<_> = entries.iter().map(|entry| unsafe { entry.wait(false) }).collect();
         results.into_iter().map(|result| result.unwrap_or_else(|payload| resume_unwind(payload))).collect()
     }
 
@@ -338,15 +338,12 @@ impl TaskBuilder<'_> {
     pub fn detach(self, body: impl FnOnce() + Send + 'static) {
         let task = match self.token {
             None => detached(body),
-            Some(token) => {
-                let body = move |registry: &Registry| {
-                    if !token.is_cancelled() {
-                        let _watch = registry.watch();
-                        body();
-                    }
-                };
-                Detached::boxed(body, std::ptr::null())
-            }
+            Some(token) => Detached::queued(move |registry: &Registry| {
+                if !token.is_cancelled() {
+                    let _watch = registry.watch();
+                    body();
+                }
+            }),
         };
         queue(self.pool, task, self.priority, self.worker);
     }
@@ -354,11 +351,10 @@ impl TaskBuilder<'_> {
 
 #[inline]
 fn detached(body: impl FnOnce() + Send + 'static) -> *mut Task {
-    let body = move |registry: &Registry| {
+    Detached::queued(move |registry: &Registry| {
         let _watch = registry.watch();
         body();
-    };
-    Detached::boxed(body, std::ptr::null())
+    })
 }
 
 fn queue(pool: &Pool, task: *mut Task, priority: Priority, worker: Option<usize>) {

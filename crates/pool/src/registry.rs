@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use crate::deque::{Deque, Header};
 use crate::ring::Ring;
+use crate::scope::Core;
 use crate::sleep::Sleep;
 use crate::stats::{Counters, Stats};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock};
@@ -109,10 +110,10 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize, stack_size: usize) -> Self {
         let seat = |_| Seat {
-            deque: Deque::new(),
-            rings: std::array::from_fn(|_| Ring::new()),
+            deque: Deque::for_stack(stack_size),
+            rings: std::array::from_fn(|_| Ring::new(threads > 1)),
             mailbox: Queue::new(),
             orders: Queue::new(),
             counters: Padded(Counters::new()),
@@ -143,21 +144,24 @@ impl Registry {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(payload)));
     }
 
-    /// Puts a task from anywhere into the shared queue.
-    pub(crate) fn inject(&self, task: *mut Task, lane: Lane) {
+    /// Puts a task from anywhere into the shared queue; true if a sleeper was woken for it.
+    pub(crate) fn inject(&self, task: *mut Task, lane: Lane) -> bool {
         self.injector[lane as usize].with(|queue| queue.push_back(Queued(task)));
-        self.sleep.notify();
+        self.sleep.notify()
     }
 
     /// Queues a task that was spawned: with the current worker if it is one of ours, else with everybody.
     pub(crate) fn spawn(&self, task: *mut Task, lane: Lane) {
         match worker::current_of(self) {
             Some(worker) => worker.push(task, lane),
-            None => {
-                self.outside_spawned.fetch_add(1, Ordering::Relaxed);
-                self.inject(task, lane);
-            }
+            None => self.spawn_outside(task, lane),
         }
+    }
+
+    /// Queues a task spawned by a thread that is no worker of this pool.
+    pub(crate) fn spawn_outside(&self, task: *mut Task, lane: Lane) {
+        self.outside_spawned.fetch_add(1, Ordering::Relaxed);
+        self.inject(task, lane);
     }
 
     /// Queues a task for one worker, unless that worker is overloaded.
@@ -207,22 +211,25 @@ impl Registry {
         self.seats[index].mailbox.len() >= enough
     }
 
-    /// A task of the given scope that waits in the shared queue.
-    pub(crate) fn take_of_scope(&self, scope: *const ()) -> Option<*mut Task> {
+    /// A task in the shared queue that the given scope waits for.
+    pub(crate) fn take_of_scope(&self, scope: &Core) -> Option<*mut Task> {
         let queue = &self.injector[Lane::Awaited as usize];
         if queue.len() == 0 {
             return None;
         }
         queue.with(|items| {
-            // SAFETY: whatever is in the queue is alive until somebody takes it out, and we hold the lock.
-            let at = items.iter().position(|queued| unsafe { (*queued.0).scope } == scope)?;
+            // SAFETY: whatever is in the queue is alive until somebody takes it out, and we hold the lock. Its scope is
+            // alive as long as it is.
+            let ours =
+                |queued: &Queued| unsafe { (*queued.0).scope.as_ref() }.is_some_and(|found| found.descends_from(scope));
+            let at = items.iter().position(ours)?;
             items.remove(at).map(|queued| queued.0)
         })
     }
 
     /// Takes a fair share of the shared queue: the first task, and more of them for `keep`, last first.
     pub(crate) fn take_injected(&self, lane: Lane, mut keep: impl FnMut(*mut Task)) -> Option<*mut Task> {
-        const BATCH: usize = 64;
+        const BATCH: usize = 256;
         let queue = &self.injector[lane as usize];
         if queue.len() == 0 {
             return None;

@@ -2,41 +2,59 @@
 //!
 //! The waiting worker runs tasks of its own scope and no others.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
+use crate::blocks;
 use crate::latch::Latch;
 use crate::registry::{Payload, Registry};
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
-use crate::task::{Detached, Lane};
-use crate::worker;
+use crate::sync::{AtomicI64, AtomicPtr, Ordering};
+use crate::task::{Fate, Lane, Task};
+use crate::worker::{self, Worker};
 
 /// Spawns tasks that end before the scope does. See [`scope`].
+#[repr(transparent)]
 pub struct Scope<'scope> {
-    registry: Arc<Registry>,
-    /// The worker that waits.
-    owner: usize,
-    /// Tasks not yet ended, and one for the body.
-    pending: AtomicUsize,
-    latch: Latch,
-    panic: Mutex<Option<Payload>>,
+    core: Core,
     /// Invariant in `'scope`, as anything is that takes closures of that lifetime.
     #[expect(clippy::type_complexity)]
     marker: PhantomData<Box<dyn FnOnce(&Scope<'scope>) + Send + Sync + 'scope>>,
 }
 
-/// A scope's address on its way to another thread.
-struct Pointer<'scope>(*const Scope<'scope>);
-// SAFETY: a scope is Sync, and it outlives its tasks.
-unsafe impl Send for Pointer<'_> {}
-
-impl<'scope> Pointer<'scope> {
-    /// Takes the whole value, so that a closure captures it and not the bare pointer inside.
-    fn get(self) -> *const Scope<'scope> {
-        self.0
-    }
+/// What a scope is, whatever its lifetime. It lies on the stack of the worker that waits for it.
+///
+/// It counts the tasks that have not ended. As long as its worker is busy with them, that worker counts apart, without
+/// read-modify-writes; before it sleeps it adds both counts up, and from then on there is one.
+pub(crate) struct Core {
+    /// The worker that waits. Compared by other threads, followed by its own.
+    worker: *const Worker,
+    /// That worker's index.
+    owner: usize,
+    /// The pool, which the owner keeps alive.
+    registry: *const Registry,
+    /// The scope in whose task or body this one was opened, or null. It cannot end before this one.
+    parent: *const Core,
+    /// Spawned minus ended by the owner's thread, while it counts apart. Only that thread touches it.
+    own: Cell<i64>,
+    /// Whether the owner still counts apart. Only its thread touches it.
+    apart: Cell<bool>,
+    /// Spawned minus ended by the others, and `APART` as long as the owner counts apart.
+    pending: AtomicI64,
+    /// Set when `pending` comes to zero.
+    latch: Latch,
+    /// The first panic of a task, boxed.
+    panic: AtomicPtr<Payload>,
 }
+
+/// Far above any number of tasks: as long as it is part of the count, nobody but the owner can find the end.
+const APART: i64 = 1 << 40;
+
+// SAFETY: the cells are touched by the owner's thread only, which every user of them checks; the rest is atomic.
+unsafe impl Sync for Core {}
+// SAFETY: as above; the pointers are what the fields say whichever thread looks at them.
+unsafe impl Send for Core {}
 
 /// Runs `body`, waits for every task spawned in it, directly or by other tasks, and returns what `body` returned.
 ///
@@ -76,60 +94,152 @@ pub fn scope<'scope, R: Send>(body: impl FnOnce(&Scope<'scope>) -> R + Send) -> 
     let Some(worker) = worker::current() else {
         return crate::global().scope(body);
     };
-    let scope = Scope {
-        registry: Arc::clone(worker.registry()),
-        owner: worker.index(),
-        pending: AtomicUsize::new(1),
-        latch: Latch::new(),
-        panic: Mutex::new(None),
-        marker: PhantomData,
-    };
+    let scope = Scope { core: Core::new(worker), marker: PhantomData };
+    let core = &scope.core;
+    let mark = worker.open_scope(core);
     let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
-    // SAFETY: the scope is alive; the body's share is given back once.
-    unsafe { Scope::end_one(&scope, &scope.registry) };
-    worker.wait_for_scope(&scope.latch, ptr::from_ref(&scope).cast());
-    let panic = lock(&scope.panic).take();
-    match (result, panic) {
+    worker.wait_for_scope(core, mark);
+    worker.close_scope(core.parent);
+    match (result, core.take_panic()) {
         (Ok(result), None) => result,
         (Err(payload), _) | (Ok(_), Some(payload)) => resume_unwind(payload),
     }
 }
 
-impl<'scope> Scope<'scope> {
-    /// Queues a task. It gets the scope, to spawn more.
-    pub fn spawn(&self, body: impl FnOnce(&Scope<'scope>) + Send + 'scope) {
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let pointer = Pointer(self);
-        let run = move |registry: &Registry| {
-            let pointer = pointer.get();
-            // SAFETY: the scope waits for this task, so it is alive until `end_one` below.
-            let scope = unsafe { &*pointer };
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| {
-                let _watch = registry.watch();
-                body(scope);
-            })) {
-                lock(&scope.panic).get_or_insert(payload);
+impl Core {
+    fn new(worker: &Worker) -> Self {
+        Self {
+            worker,
+            owner: worker.index(),
+            registry: &raw const **worker.registry(),
+            parent: worker.current_scope(),
+            own: Cell::new(0),
+            apart: Cell::new(true),
+            pending: AtomicI64::new(APART),
+            latch: Latch::new(),
+            panic: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Whether this worker's thread is the owner's, and the owner counts apart.
+    #[inline]
+    fn counts_apart(&self, worker: Option<&Worker>) -> bool {
+        worker.is_some_and(|worker| ptr::eq(worker, self.worker)) && self.apart.get()
+    }
+
+    /// Whether all tasks have ended. Only the owner's thread asks.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        if self.apart.get() {
+            // Acquire: what the tasks did is visible.
+            self.own.get() + self.pending.load(Ordering::Acquire) == APART
+        } else {
+            self.latch.is_done()
+        }
+    }
+
+    /// Says that the owner is about to park. False if there is nothing left to wait for. Only the owner's thread calls it.
+    pub(crate) fn announce_sleep(&self) -> bool {
+        if self.apart.replace(false) {
+            let own = self.own.get() - APART;
+            // AcqRel: as when a task ends. Who brings the count to zero sets the latch; here it may be the owner itself.
+            if self.pending.fetch_add(own, Ordering::AcqRel) == -own {
+                // SAFETY: alive, and nobody else can set it: the count is zero.
+                unsafe { Latch::set(&self.latch) };
             }
-            // The registry is kept alive by the worker that runs this; the scope may be gone before the wake-up.
-            // SAFETY: alive until the count drops, and this task's share is given back once.
-            unsafe { Scope::end_one(pointer, registry) };
-        };
-        self.registry.spawn(Detached::boxed(run, ptr::from_ref(self).cast()), Lane::Awaited);
+        }
+        self.latch.announce_sleep()
+    }
+
+    /// Whether this scope is `other` or was opened, at whatever depth, by a task of it.
+    pub(crate) fn descends_from(&self, other: *const Self) -> bool {
+        let mut scope = ptr::from_ref(self);
+        while !scope.is_null() && scope != other {
+            // SAFETY: a scope's ancestors live longer than the scope.
+            scope = unsafe { (*scope).parent };
+        }
+        !scope.is_null()
+    }
+
+    fn keep_panic(&self, payload: Payload) {
+        let boxed = Box::into_raw(Box::new(payload));
+        let kept = self.panic.compare_exchange(ptr::null_mut(), boxed, Ordering::AcqRel, Ordering::Relaxed);
+        if kept.is_err() {
+            // SAFETY: made just above, and nobody else saw it.
+            drop(unsafe { Box::from_raw(boxed) });
+        }
+    }
+
+    fn take_panic(&self) -> Option<Payload> {
+        let boxed = self.panic.load(Ordering::Acquire);
+        // SAFETY: made by `keep_panic`; all tasks have ended, so this is the only look at it.
+        (!boxed.is_null()).then(|| *unsafe { Box::from_raw(boxed) })
     }
 
     /// # Safety
-    /// `this` is alive, and the caller held one of the pending shares. It may be gone afterwards. `registry` is the
-    /// scope's own, kept alive by the caller.
-    unsafe fn end_one(this: *const Self, registry: &Registry) {
-        // SAFETY: alive, because our share is still counted.
-        let (pending, owner, latch) = unsafe { (&(*this).pending, (*this).owner, &raw const (*this).latch) };
-        // AcqRel: what every task did is visible to whoever sees the latch set.
-        if pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: the waiter leaves only after the latch is set, so it is still alive.
-            let sleeping = unsafe { Latch::set(latch) };
-            if let (true, Some(thread)) = (sleeping, registry.seats[owner].thread.get()) {
-                thread.unpark();
+    /// `this` is alive, and the caller ended one of its tasks. It may be gone afterwards.
+    #[inline]
+    unsafe fn end_one(this: *const Self, worker: &Worker) {
+        // SAFETY: alive, because our task is still counted.
+        unsafe {
+            if (*this).counts_apart(Some(worker)) {
+                (*this).own.set((*this).own.get() - 1);
+                return;
+            }
+            let (owner, latch) = ((*this).owner, &raw const (*this).latch);
+            // AcqRel: what every task did is visible to whoever finds the end. After it the scope may be gone, unless we
+            // brought the count to zero: then the owner waits for the latch.
+            if (*this).pending.fetch_sub(1, Ordering::AcqRel) == 1 && Latch::set(latch) {
+                worker.unpark(owner);
             }
         }
+    }
+}
+
+/// A task of a scope.
+#[repr(C)]
+struct Scoped<F> {
+    task: Task,
+    body: F,
+}
+
+impl<'scope> Scope<'scope> {
+    /// Queues a task. It gets the scope, to spawn more.
+    #[inline]
+    pub fn spawn<F: FnOnce(&Scope<'scope>) + Send + 'scope>(&self, body: F) {
+        let core = &self.core;
+        let worker = worker::current();
+        if core.counts_apart(worker) {
+            core.own.set(core.own.get() + 1);
+        } else {
+            core.pending.fetch_add(1, Ordering::Relaxed);
+        }
+        let task = Task { run: Self::run::<F>, scope: core };
+        let task: *mut Task = blocks::put(Scoped { task, body }).cast();
+        // SAFETY: whoever can reach the scope keeps it from ending, and the scope's worker keeps the registry.
+        let registry = unsafe { &*core.registry };
+        match worker.filter(|worker| worker.is_of(registry)) {
+            Some(worker) => worker.push(task, Lane::Awaited),
+            None => registry.spawn_outside(task, Lane::Awaited),
+        }
+    }
+
+    unsafe fn run<F: FnOnce(&Scope<'scope>) + Send + 'scope>(task: *mut Task, worker: &Worker, _: Fate) -> bool {
+        // SAFETY: made by `spawn`, with the header first, and consumed here once.
+        let Scoped { task, body } = unsafe { blocks::take_out(task.cast::<Scoped<F>>()) };
+        // SAFETY: a scope is its core. It waits for this task, so it is alive until `end_one` below.
+        let scope = unsafe { &*task.scope.cast::<Self>() };
+        let outer = worker.enter_scope(task.scope);
+        let watched = || {
+            let _watch = worker.registry().watch();
+            body(scope);
+        };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(watched)) {
+            scope.core.keep_panic(payload);
+        }
+        worker.close_scope(outer);
+        // SAFETY: alive until the count drops, and this task ended.
+        unsafe { Core::end_one(task.scope, worker) };
+        true
     }
 }

@@ -6,10 +6,11 @@ use std::cell::Cell;
 use std::ptr;
 use std::time::Instant;
 
-use crate::deque::{Header, NOBODY, Steal};
+use crate::deque::{Deque, Header, NOBODY, Slot, Steal};
 use crate::latch::Latch;
 use crate::registry::{Registry, Seat};
 use crate::ring::Take;
+use crate::scope::Core;
 use crate::sync::{Arc, Duration, current as current_thread, park, park_timeout, spin, thread_local, yield_now};
 use crate::task::{Fate, LANES, Lane, Task};
 
@@ -34,10 +35,13 @@ const STEAL_LIMIT: usize = 32;
 #[cfg(not(shuttle))]
 thread_local! {
     static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) };
+    /// The current worker's deque: the thread-local join needs nothing else.
+    static DEQUE: Cell<*const Deque> = const { Cell::new(ptr::null()) };
 }
 #[cfg(shuttle)]
 thread_local! {
     static CURRENT: Cell<*const Worker> = Cell::new(ptr::null());
+    static DEQUE: Cell<*const Deque> = Cell::new(ptr::null());
 }
 
 /// Something to run.
@@ -50,14 +54,16 @@ enum Work {
 
 /// The state of a worker's thread. It lives on that thread's stack and is reached from there only.
 pub(crate) struct Worker {
+    /// The deque of this worker's seat, which lives as long as the registry.
+    deque: *const Deque,
     registry: Arc<Registry>,
     index: u32,
-    /// A slot of the deque not above the true tail, from which the tail can be found.
-    base: Cell<u32>,
     tick: Cell<u32>,
     random: Cell<u64>,
     /// The last victim that had something.
     sticky: Cell<usize>,
+    /// The scope whose task or body this worker is in, or null.
+    scope: Cell<*const Core>,
 }
 
 /// The worker whose thread this is. The reference must not leave the thread, which every use in this crate respects.
@@ -68,27 +74,38 @@ pub(crate) fn current<'a>() -> Option<&'a Worker> {
     unsafe { worker.as_ref() }
 }
 
+/// The deque of the worker whose thread this is. The reference must not leave the thread either.
+#[inline(always)]
+pub(crate) fn current_deque<'a>() -> Option<&'a Deque> {
+    let deque = DEQUE.with(Cell::get);
+    // SAFETY: set for exactly as long as `CURRENT`, and the worker keeps it alive.
+    unsafe { deque.as_ref() }
+}
+
 /// The worker whose thread this is, if it belongs to this pool.
 #[inline]
 pub(crate) fn current_of<'a>(registry: &Registry) -> Option<&'a Worker> {
-    current().filter(|worker| ptr::eq(&*worker.registry, registry))
+    current().filter(|worker| worker.is_of(registry))
 }
 
 /// Runs a worker until its pool ends.
 pub(crate) fn run(registry: Arc<Registry>, index: usize) {
     let worker = Worker {
+        deque: &raw const registry.seats[index].deque,
         index: index as u32,
-        base: Cell::new(0),
         tick: Cell::new(0),
         random: Cell::new(0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1) << 17),
         sticky: Cell::new(registry.victims.nearest(index)),
+        scope: Cell::new(ptr::null()),
         registry,
     };
     let _ = worker.seat().thread.set(current_thread());
     CURRENT.with(|slot| slot.set(&worker));
+    DEQUE.with(|slot| slot.set(worker.deque));
     worker.call_hook(worker.registry.start_hook.as_ref());
     worker.main_loop();
     worker.call_hook(worker.registry.exit_hook.as_ref());
+    DEQUE.with(|slot| slot.set(ptr::null()));
     CURRENT.with(|slot| slot.set(ptr::null()));
 }
 
@@ -106,6 +123,34 @@ impl Worker {
         &self.registry
     }
 
+    /// Whether it is a worker of this pool.
+    #[inline]
+    pub(crate) fn is_of(&self, registry: &Registry) -> bool {
+        ptr::eq(&raw const *self.registry, registry)
+    }
+
+    pub(crate) fn current_scope(&self) -> *const Core {
+        self.scope.get()
+    }
+
+    /// A task of this scope begins here; returns the scope to go back to.
+    #[inline]
+    pub(crate) fn enter_scope(&self, scope: *const Core) -> *const Core {
+        self.scope.replace(scope)
+    }
+
+    /// Goes back to an outer scope.
+    #[inline]
+    pub(crate) fn close_scope(&self, outer: *const Core) {
+        self.scope.set(outer);
+    }
+
+    /// A scope begins here; returns where its tasks begin in the ring.
+    pub(crate) fn open_scope(&self, scope: &Core) -> i64 {
+        self.scope.set(scope);
+        self.seat().rings[Lane::Awaited as usize].bottom()
+    }
+
     pub(crate) fn call_hook(&self, hook: Option<&crate::registry::Hook>) {
         let Some(hook) = hook else { return };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(self.index())));
@@ -114,26 +159,10 @@ impl Worker {
         }
     }
 
-    /// The first free slot of the deque.
-    #[inline]
-    pub(crate) fn tail(&self) -> u32 {
-        self.seat().deque.find_tail(self.base.get())
-    }
-
-    /// Calls `body` with the tail it may fork at, and lets the search for the tail start there meanwhile.
-    #[inline]
-    pub(crate) fn with_tail<R>(&self, body: impl FnOnce(u32) -> R) -> R {
-        struct Restore<'a>(&'a Cell<u32>, u32);
-        impl Drop for Restore<'_> {
-            #[inline]
-            fn drop(&mut self) {
-                self.0.set(self.1);
-            }
-        }
-        let tail = self.tail();
-        // Also on unwinding: a base above the true tail would leave a hole in the deque.
-        let _restore = Restore(&self.base, self.base.replace(tail));
-        body(tail)
+    #[inline(always)]
+    pub(crate) fn deque(&self) -> &Deque {
+        // SAFETY: it is part of the registry, which this worker keeps alive.
+        unsafe { &*self.deque }
     }
 
     /// Queues a spawned task here.
@@ -158,6 +187,11 @@ impl Worker {
             self.registry.nudge_idle_waiters();
             let Some(work) = self.idle() else { break };
             sleep.start_active();
+            if self.registry.has_work(self.index()) {
+                sleep.wake_another();
+            } else if matches!(work, Work::Job(..)) {
+                sleep.wake_sentinel();
+            }
             self.run_work(work);
         }
     }
@@ -197,7 +231,7 @@ impl Worker {
     fn run_work(&self, work: Work) {
         match work {
             // SAFETY: whoever builds `Work` has taken it out of its queue.
-            Work::Job(job, owner) => unsafe { self.run_job(job, owner, 0) },
+            Work::Job(job, owner) => unsafe { self.run_job(job, owner, self.deque().slot(0)) },
             // SAFETY: as above.
             Work::Task(task) => unsafe { self.run_task(task) },
         }
@@ -207,13 +241,13 @@ impl Worker {
     /// The caller took the task out of a queue.
     unsafe fn run_task(&self, task: *mut Task) {
         if self.registry.seats.len() > 1 {
-            self.seat().deque.arm();
+            self.deque().arm();
         }
         // SAFETY: tasks in queues are alive and consumed once.
         let ended = unsafe {
             // A scope waits for its tasks, so they run even if the pool throws the others away.
             let fate = if (*task).scope.is_null() { self.registry.fate() } else { Fate::Run };
-            ((*task).run)(task, &self.registry, fate)
+            ((*task).run)(task, self, fate)
         };
         if ended {
             self.count_executed();
@@ -226,23 +260,26 @@ impl Worker {
 
     /// # Safety
     /// The caller stole the job from `owner`, and `tail` is this worker's true tail.
-    unsafe fn run_job(&self, job: *const Header, owner: u32, tail: u32) {
+    unsafe fn run_job(&self, job: *const Header, owner: u32, tail: *const Slot) {
         self.seat().counters.jobs_stolen.add(1);
-        self.seat().deque.arm();
+        self.deque().arm();
+        // Which scope the job belongs to is not known here.
+        let outer = self.enter_scope(ptr::null());
         // SAFETY: a stolen job stays alive until its latch is set, and its shared part was written when published.
         let latch = unsafe {
             let shared = (*job).shared();
-            shared.set_runner(self.index, tail);
+            shared.set_runner(self.index, self.deque().index(tail));
             ((*job).run)(job, ptr::from_ref(self).cast(), tail);
             &raw const shared.latch
         };
+        self.close_scope(outer);
         // SAFETY: still alive; set once, by the one thief.
         if unsafe { Latch::set(latch) } {
             self.unpark(owner as usize);
         }
     }
 
-    fn unpark(&self, index: usize) {
+    pub(crate) fn unpark(&self, index: usize) {
         if let Some(thread) = self.registry.seats[index].thread.get() {
             thread.unpark();
         }
@@ -374,12 +411,12 @@ impl Worker {
         counters.parked_ns.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Waits for a job that was stolen from slot `tail - 1`, helping its thief with what descends from it.
+    /// Waits for a job that was stolen from the slot below `tail`, helping its thief with what descends from it.
     ///
     /// # Safety
     /// The job was stolen from this worker and its latch not yet seen set; `tail` is the true tail.
     #[cold]
-    pub(crate) unsafe fn wait_for_job(&self, job: *const Header, tail: u32) {
+    pub(crate) unsafe fn wait_for_job(&self, job: *const Header, tail: *const Slot) {
         // SAFETY: stolen means published, and the job lives in a frame of this thread.
         let shared = unsafe { (*job).shared() };
         self.wait_until(&shared.latch, || {
@@ -400,7 +437,7 @@ impl Worker {
     ///
     /// # Safety
     /// `tail` is this worker's true tail, and `done` says truly whether what we wait for has ended.
-    unsafe fn leapfrog(&self, runner: u32, floor: u32, tail: u32, done: impl FnOnce() -> bool) -> bool {
+    unsafe fn leapfrog(&self, runner: u32, floor: u32, tail: *const Slot, done: impl FnOnce() -> bool) -> bool {
         let counters = &self.seat().counters;
         counters.steals_tried.add(1);
         let victim = &self.registry.seats[runner as usize].deque;
@@ -425,16 +462,20 @@ impl Worker {
     pub(crate) fn help_with_task(&self, runner: Option<(u32, u32)>, done: impl FnOnce() -> bool) -> bool {
         let others = runner.filter(|(runner, _)| *runner != self.index);
         // SAFETY: this is the owner's thread, and the tail is looked up.
-        others.is_some_and(|(runner, floor)| unsafe { self.leapfrog(runner, floor, self.tail(), done) })
+        others.is_some_and(|(runner, floor)| unsafe { self.leapfrog(runner, floor, self.deque().tail(), done) })
             || self.run_order()
             || (self.registry.helps_anyone && self.run_anything())
     }
 
-    /// Waits for a scope, running tasks of that scope only.
-    pub(crate) fn wait_for_scope(&self, latch: &Latch, scope: *const ()) {
+    /// Waits for a scope, running tasks of that scope and of scopes opened by them only. `mark` is where its tasks begin
+    /// in the ring.
+    pub(crate) fn wait_for_scope(&self, scope: &Core, mark: i64) {
+        let ring = &self.seat().rings[Lane::Awaited as usize];
         let mut may_steal = true;
-        self.wait_until(latch, || {
-            if let Some(task) = self.pop(Lane::Awaited).or_else(|| self.registry.take_of_scope(scope)) {
+        let mut help = || {
+            // SAFETY: this is the owner's thread.
+            let own = unsafe { ring.pop_above(mark) };
+            if let Some(task) = own.or_else(|| self.registry.take_of_scope(scope)) {
                 self.run_if_of_scope(task, scope);
                 return true;
             }
@@ -444,7 +485,8 @@ impl Worker {
                 may_steal = self.run_if_of_scope(task, scope);
                 true
             })
-        });
+        };
+        self.wait(|| scope.is_done(), || scope.announce_sleep(), &mut help);
     }
 
     /// Takes one task somebody waits for from the nearest worker that has any.
@@ -458,10 +500,11 @@ impl Worker {
         task
     }
 
-    /// Runs the task if it belongs to the scope; otherwise somebody who is free shall have it.
-    fn run_if_of_scope(&self, task: *mut Task, scope: *const ()) -> bool {
-        // SAFETY: just taken out of a queue, so it is alive and ours.
-        let ours = unsafe { (*task).scope } == scope;
+    /// Runs the task if the scope waits for it; otherwise somebody who is free shall have it.
+    fn run_if_of_scope(&self, task: *mut Task, scope: &Core) -> bool {
+        // SAFETY: just taken out of a queue, so it is alive and ours, and so is its scope. Only tasks of scopes are here
+        // or ones without.
+        let ours = unsafe { (*task).scope.as_ref() }.is_some_and(|found| found.descends_from(scope));
         if ours {
             // SAFETY: as above.
             unsafe { self.run_task(task) };
@@ -473,8 +516,13 @@ impl Worker {
 
     /// Waits for a latch; `help` does something useful or returns false.
     pub(crate) fn wait_until(&self, latch: &Latch, mut help: impl FnMut() -> bool) {
+        self.wait(|| latch.is_done(), || latch.announce_sleep(), &mut help);
+    }
+
+    /// Waits until something is `done`; `announce` says that this worker is about to park, or returns false.
+    fn wait(&self, done: impl Fn() -> bool, announce: impl Fn() -> bool, help: &mut impl FnMut() -> bool) {
         let (mut failures, mut nap) = (0u32, SHORT_NAP);
-        while !latch.is_done() {
+        while !done() {
             if help() || self.run_order() || (self.registry.helps_anyone && self.run_anything()) {
                 (failures, nap) = (0, SHORT_NAP);
                 continue;
@@ -484,7 +532,7 @@ impl Worker {
                 spin(1 << failures.min(5));
             } else if failures < 2 * SEARCH_ROUNDS {
                 yield_now();
-            } else if latch.announce_sleep() {
+            } else if announce() {
                 self.park(|| park_timeout(nap));
                 nap = (nap * 2).min(LONG_NAP);
             }
@@ -496,7 +544,7 @@ impl Worker {
         let work = self.next().or_else(|| self.steal());
         match work {
             // SAFETY: just taken out of its queue; this is the owner's thread.
-            Some(Work::Job(job, owner)) => unsafe { self.run_job(job, owner, self.tail()) },
+            Some(Work::Job(job, owner)) => unsafe { self.run_job(job, owner, self.deque().tail()) },
             // SAFETY: just taken out of its queue.
             Some(Work::Task(task)) => unsafe { self.run_task(task) },
             None => {}
@@ -514,10 +562,15 @@ impl Worker {
         order.is_some()
     }
 
+    /// This worker has just shared a fork.
+    pub(crate) fn shared_fork(&self) {
+        self.registry.sleep.wake_sentinel();
+    }
+
     /// Called before the thread blocks for something the pool cannot help with: others may take its forks.
     pub(crate) fn before_blocking(&self) {
         // SAFETY: this is the owner's thread, and the tail is the true one.
-        unsafe { self.seat().deque.publish_all(self.tail()) };
+        unsafe { self.deque().publish_all(self.deque().tail()) };
         self.registry.sleep.notify();
     }
 }
