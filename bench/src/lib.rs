@@ -7,4 +7,6 @@ pub mod clock;
 pub mod mix;
 pub mod report;
 pub mod uts;
+pub mod ways;
+pub mod works;
 pub mod world;

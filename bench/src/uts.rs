@@ -5,8 +5,9 @@
 
 use std::ops::Range;
 
-use filch_pool::Ctx;
 use sha1::{Digest, Sha1};
+
+use crate::ways::{Way, Work};
 
 /// How many children a node has.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,7 @@ pub const T3: Tree =
 
 /// A node: the state its children grow from.
 #[derive(Clone, Copy)]
-pub struct Node {
+struct Node {
     shape: Shape,
     state: [u8; 20],
     height: u32,
@@ -43,7 +44,7 @@ pub struct Node {
 
 impl Tree {
     /// Where counting starts.
-    pub fn root(&self) -> Node {
+    fn root(&self) -> Node {
         let mut seed = [0; 20];
         seed[16..].copy_from_slice(&self.seed.to_be_bytes());
         Node { shape: self.shape, state: Sha1::digest(seed).into(), height: 0 }
@@ -83,93 +84,49 @@ impl Node {
     }
 }
 
-macro_rules! count {
-    ($(#[$doc:meta])* $count:ident, $some:ident, $ctx:ident: $type:ty, $join:expr) => {
-        $(#[$doc])*
-        pub fn $count($ctx: $type, node: Node) -> u64 {
-            let children = node.children();
-            if children == 0 { 1 } else { 1 + $some($ctx, &node, 0..children) }
-        }
-
-        fn $some($ctx: $type, node: &Node, children: Range<u32>) -> u64 {
-            if children.len() == 1 {
-                return $count($ctx, node.child(children.start));
-            }
-            let middle = children.start + (children.end - children.start) / 2;
-            let (left, right) = (children.start..middle, middle..children.end);
-            let (a, b) = $join($ctx, move |c| $some(c, node, left), move |c| $some(c, node, right));
-            a + b
-        }
-    };
+impl Work for Tree {
+    #[inline]
+    fn work<W: Way>(self, place: W::Place<'_, '_>) -> u64 {
+        count::<W>(place, self.root())
+    }
 }
 
-#[inline(always)]
-fn in_turn<A, B>(_: (), a: impl FnOnce(()) -> A, b: impl FnOnce(()) -> B) -> (A, B) {
-    (a(()), b(()))
+/// How many nodes there are from here down.
+fn count<W: Way>(place: W::Place<'_, '_>, node: Node) -> u64 {
+    let children = node.children();
+    if children == 0 { 1 } else { 1 + some::<W>(place, &node, 0..children) }
 }
 
-#[inline(always)]
-fn by_filch<A: Send, B: Send>(
-    mut ctx: Ctx<'_>,
-    a: impl FnOnce(Ctx<'_>) -> A + Send,
-    b: impl FnOnce(Ctx<'_>) -> B + Send,
-) -> (A, B) {
-    ctx.join(a, b)
+fn some<W: Way>(mut place: W::Place<'_, '_>, node: &Node, children: Range<u32>) -> u64 {
+    if children.len() == 1 {
+        return count::<W>(place, node.child(children.start));
+    }
+    let middle = children.start + (children.end - children.start) / 2;
+    let (left, right) = (children.start..middle, middle..children.end);
+    let (a, b) =
+        W::join(&mut place, move |place| some::<W>(place, node, left), move |place| some::<W>(place, node, right));
+    a + b
 }
-
-#[inline(always)]
-fn by_filch_local<A: Send, B: Send>(_: (), a: impl FnOnce(()) -> A + Send, b: impl FnOnce(()) -> B + Send) -> (A, B) {
-    filch_pool::join(|| a(()), || b(()))
-}
-
-#[inline(always)]
-fn by_rayon<A: Send, B: Send>(_: (), a: impl FnOnce(()) -> A + Send, b: impl FnOnce(()) -> B + Send) -> (A, B) {
-    rayon::join(|| a(()), || b(()))
-}
-
-#[inline(always)]
-fn by_chili<A: Send, B: Send>(
-    scope: &mut chili::Scope<'_>,
-    a: impl FnOnce(&mut chili::Scope<'_>) -> A + Send,
-    b: impl FnOnce(&mut chili::Scope<'_>) -> B + Send,
-) -> (A, B) {
-    scope.join(a, b)
-}
-
-count!(
-    /// Counts the nodes one after the other.
-    uts_serial, some_serial, ctx: (), in_turn);
-count!(
-    /// Counts the nodes with filch's context.
-    uts_ctx, some_ctx, ctx: Ctx<'_>, by_filch);
-count!(
-    /// Counts the nodes with filch's thread-local join.
-    uts_join, some_join, ctx: (), by_filch_local);
-count!(
-    /// Counts the nodes with rayon.
-    uts_rayon, some_rayon, ctx: (), by_rayon);
-count!(
-    /// Counts the nodes with chili.
-    uts_chili, some_chili, ctx: &mut chili::Scope<'_>, by_chili);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ways::{Chili, FilchCtx, FilchJoin, Rayon, Serial, Systems};
 
     #[test]
     fn the_published_sizes_come_out() {
-        assert_eq!((uts_serial((), T1.root()), uts_serial((), T3.root())), (4_130_071, 4_112_897));
+        assert_eq!((T1.work::<Serial>(()), T3.work::<Serial>(())), (4_130_071, 4_112_897));
     }
 
     #[test]
     fn every_way_counts_the_same() {
         let small = Tree { shape: Shape::Geometric { mean: 4.0, depth: 6 }, seed: 19, nodes: 0 };
-        let expected = uts_serial((), small.root());
+        let expected = small.work::<Serial>(());
         assert!(expected > 1000, "{expected} nodes test little");
-        let pool = filch_pool::Pool::builder().threads(2).build().unwrap();
-        assert_eq!(pool.run(|ctx| uts_ctx(ctx, small.root())), expected);
-        assert_eq!(pool.install(|| uts_join((), small.root())), expected);
-        assert_eq!(uts_rayon((), small.root()), expected);
-        assert_eq!(uts_chili(&mut chili::Scope::global(), small.root()), expected);
+        let systems = Systems::new(2).unwrap();
+        assert_eq!(FilchCtx::run(&systems, small, 1), expected);
+        assert_eq!(FilchJoin::run(&systems, small, 1), expected);
+        assert_eq!(Rayon::run(&systems, small, 1), expected);
+        assert_eq!(Chili::run(&systems, small, 1), expected);
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::ErrorKind;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 
 use filch_pool::{Cpu, Pool, Topology};
 
@@ -57,11 +57,15 @@ fn an_idle_worker_robs_its_neighbour_first() {
         let pool = Arc::new(Pool::builder().threads(4).topology(near.clone()).build().unwrap());
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (ready, all_ready) = mpsc::channel();
+        // Nobody fills a queue before all are held: who is still free would rob it.
+        let held = Arc::new(Barrier::new(4));
         let gates: Vec<_> = (0..4)
             .map(|worker| {
                 let (gate, wait) = mpsc::channel::<()>();
                 let (inner, seen, ready) = (Arc::downgrade(&pool), Arc::clone(&seen), ready.clone());
+                let held = Arc::clone(&held);
                 pool.task().on(worker).detach(move || {
+                    held.wait();
                     if let (Some(pool), true) = (inner.upgrade(), worker > 0) {
                         for _ in 0..EACH {
                             let seen = Arc::clone(&seen);
