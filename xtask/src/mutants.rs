@@ -12,24 +12,58 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process;
 
-/// The files whose protocols have loom models.
-const FILES: &[&str] = &["deque.rs", "latch.rs", "ring.rs", "sleep.rs"];
+/// The files whose protocols have loom models, and the models they take part in.
+const FILES: &[(&str, &str)] = &[
+    ("deque.rs", "every_forked_job two_thieves_share a_full_deque"),
+    ("latch.rs", "a_latch every_forked_job two_thieves_share"),
+    ("ring.rs", "every_spawned_task two_thieves_and"),
+    ("sleep.rs", "no_task_is_slept_over an_active_worker"),
+];
 
 /// A model that runs longer under a mutant than this gives no answer.
 const LIMIT: Duration = Duration::from_secs(4 * 60);
 
-const LOOM: &str = "RUSTFLAGS='--cfg loom -C debug-assertions=on' cargo test --lib --release -- --test-threads=1";
+/// What the copy gets, so that one build serves for all mutants: the variable names a place and its new ordering.
+const SWITCH: &str = r#"
+fn mutant() -> &'static (usize, String) {
+    static MUTANT: std::sync::OnceLock<(usize, String)> = std::sync::OnceLock::new();
+    MUTANT.get_or_init(|| {
+        let text = std::env::var("MUTANT").unwrap_or_default();
+        let (place, change) = text.split_once(':').unwrap_or(("0", ""));
+        (place.parse().expect("a number"), change.to_owned())
+    })
+}
 
-/// One change to one file.
+pub(crate) fn at(place: usize, ordering: Ordering) -> Ordering {
+    match mutant() {
+        (mutated, change) if *mutated == place => match change.as_str() {
+            "Relaxed" => Ordering::Relaxed,
+            "Acquire" => Ordering::Acquire,
+            "Release" => Ordering::Release,
+            other => panic!("no ordering is called {other}"),
+        },
+        _ => ordering,
+    }
+}
+
+pub(crate) fn fence_at(place: usize) {
+    if mutant().0 != place {
+        fence(Ordering::SeqCst);
+    }
+}
+"#;
+
+/// One place that could be weaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mutant {
-    file: &'static str,
-    /// The function the change is in, and the line as it was.
+struct Place {
+    number: usize,
+    /// The function it is in, and the line as it is.
     function: String,
     line: usize,
-    was: String,
-    change: String,
     text: String,
+    /// What it is, and what it could be.
+    ordering: &'static str,
+    weaker: &'static [&'static str],
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -42,23 +76,27 @@ enum Verdict {
 
 /// Judges every mutant, or those of one file, and prints a table.
 pub(crate) fn run(only: Option<&str>) -> Result<()> {
-    let root = process::root();
-    let scratch = root.join("target/mutants");
-    let sources = root.join("crates/pool/src");
-    copy(&root.join("crates/pool"), &scratch)?;
-    let clean = judge(&scratch)?;
-    ensure!(clean == Verdict::Survived, "the models fail without any change: {clean:?}");
-    let mut table = String::from("| where | change | caught by |\n|---|---|---|\n");
-    for file in FILES.iter().copied().filter(|file| only.is_none_or(|only| *file == only)) {
-        let text = fs::read_to_string(sources.join(file)).with_context(|| format!("cannot read {file}"))?;
-        let place = scratch.join("src").join(file);
-        for mutant in mutants(file, &text) {
-            fs::write(&place, &mutant.text)?;
-            let verdict = judge(&scratch)?;
-            eprintln!("{}:{} {}: {}: {verdict:?}", mutant.file, mutant.line, mutant.was, mutant.change);
-            row(&mut table, &mutant, &verdict);
+    let pool = process::root().join("crates/pool");
+    let scratch = process::root().join("target/mutants");
+    copy(&pool, &scratch)?;
+    let mut places = Vec::new();
+    for (file, models) in FILES {
+        let source = fs::read_to_string(pool.join("src").join(file)).with_context(|| format!("cannot read {file}"))?;
+        let (text, found) = switchable(&source, places.len() + 1);
+        fs::write(scratch.join("src").join(file), text)?;
+        places.extend(found.into_iter().map(|place| (*file, *models, place)));
+    }
+    for (file, models) in FILES {
+        let clean = judge(&scratch, "", models)?;
+        ensure!(clean == Verdict::Survived, "the models of {file} fail without any change: {clean:?}");
+    }
+    let mut table = String::from("| where | line | change | caught by |\n|---|---|---|---|\n");
+    for (file, models, place) in places.iter().filter(|(file, ..)| only.is_none_or(|only| *file == only)) {
+        for weak in place.weaker {
+            let verdict = judge(&scratch, &format!("{}:{weak}", place.number), models)?;
+            eprintln!("{file}:{} {} → {weak}: {verdict:?}", place.line, place.ordering);
+            row(&mut table, file, place, weak, &verdict);
         }
-        fs::write(&place, &text)?;
     }
     println!("{table}");
     Ok(())
@@ -71,6 +109,8 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         let entry = entry?;
         fs::copy(entry.path(), to.join("src").join(entry.file_name()))?;
     }
+    let shim = fs::read_to_string(from.join("src/sync.rs")).context("cannot read the shim")?;
+    fs::write(to.join("src/sync.rs"), shim + SWITCH)?;
     let manifest = fs::read_to_string(from.join("Cargo.toml"))?;
     fs::write(to.join("Cargo.toml"), standalone(&manifest))?;
     fs::copy(from.join("README.md"), to.join("README.md")).context("cannot copy the README")?;
@@ -86,67 +126,68 @@ fn standalone(manifest: &str) -> String {
     text
 }
 
-/// Every way to weaken one ordering or to leave out one fence.
-fn mutants(file: &'static str, text: &str) -> Vec<Mutant> {
-    let lines: Vec<&str> = text.lines().collect();
-    let mut function = String::new();
-    let mut found = Vec::new();
-    for (at, line) in lines.iter().enumerate() {
+const FENCE: &str = "fence(Ordering::SeqCst)";
+
+/// Orderings that could be weaker. loom takes a SeqCst access for AcqRel, so less than all of it would show nothing more.
+const ORDERINGS: &[(&str, &[&str])] = &[
+    ("SeqCst", &["Relaxed"]),
+    ("AcqRel", &["Acquire", "Release"]),
+    ("Acquire", &["Relaxed"]),
+    ("Release", &["Relaxed"]),
+];
+
+/// The source with every ordering and every fence behind the switch, and what there is to switch.
+fn switchable(source: &str, first: usize) -> (String, Vec<Place>) {
+    let (mut text, mut places, mut function) = (String::new(), Vec::new(), String::new());
+    for (at, line) in source.lines().enumerate() {
         if let Some((_, rest)) = line.split_once("fn ") {
             function = rest.split(['(', '<']).next().unwrap_or_default().to_owned();
         }
-        if line.trim_start().starts_with("//") {
-            continue;
+        let mut rest = if line.trim_start().starts_with("//") { "" } else { line };
+        let mut new = line[..line.len() - rest.len()].to_owned();
+        while let Some((start, found, ordering, weaker)) = next_place(rest) {
+            let number = first + places.len();
+            let switch = match ordering {
+                "fence" => format!("crate::sync::fence_at({number})"),
+                ordering => format!("crate::sync::at({number}, Ordering::{ordering})"),
+            };
+            new.push_str(&rest[..start]);
+            new.push_str(&switch);
+            rest = &rest[start + found..];
+            let (function, text) = (function.clone(), line.trim().to_owned());
+            places.push(Place { number, function, line: at + 1, text, ordering, weaker });
         }
-        for (new, change) in weaker(line) {
-            let mut changed = lines.clone();
-            changed[at] = &new;
-            let was = line.trim().to_owned();
-            let text = changed.join("\n") + "\n";
-            found.push(Mutant { file, function: function.clone(), line: at + 1, was, change, text });
-        }
+        let _ = writeln!(text, "{new}{rest}");
     }
-    found
+    (text, places)
 }
 
-/// What a line can become, each with one ordering weakened by one kind of edge.
-fn weaker(line: &str) -> Vec<(String, String)> {
-    if line.trim() == "fence(Ordering::SeqCst);" {
-        return vec![(String::new(), "no fence".to_owned())];
-    }
-    let changes: &[(&str, &[&str])] = &[
-        // loom takes these for AcqRel, so less than all of it would show nothing more.
-        ("SeqCst", &["Relaxed"]),
-        ("AcqRel", &["Acquire", "Release"]),
-        ("Acquire", &["Relaxed"]),
-        ("Release", &["Relaxed"]),
-    ];
-    let mut found = Vec::new();
-    for (strong, weak) in changes {
+/// The first place in a line: where it starts, how long it is, what it is and what it could be.
+fn next_place(line: &str) -> Option<(usize, usize, &'static str, &'static [&'static str])> {
+    let fence = line.find(FENCE).map(|start| (start, FENCE.len(), "fence", &["none"][..]));
+    let orderings = ORDERINGS.iter().filter_map(|(strong, weaker)| {
         let word = format!("Ordering::{strong}");
-        for (at, _) in line.match_indices(&word) {
-            for weak in *weak {
-                let new = format!("{}Ordering::{weak}{}", &line[..at], &line[at + word.len()..]);
-                found.push((new, format!("{strong} → {weak}")));
-            }
-        }
-    }
-    found
+        line.find(&word).map(|start| (start, word.len(), *strong, *weaker))
+    });
+    fence.into_iter().chain(orderings).min_by_key(|(start, ..)| *start)
 }
 
-/// Runs the models on what lies in the copy.
-fn judge(scratch: &Path) -> Result<Verdict> {
-    let line = format!("cd '{}' && {LOOM}", scratch.display());
+/// Runs the models with one place changed.
+fn judge(scratch: &Path, mutant: &str, models: &str) -> Result<Verdict> {
+    let line = format!(
+        "cd '{}' && MUTANT={mutant} RUSTFLAGS='--cfg loom -C debug-assertions=on' \
+         cargo test --lib --release -- --test-threads=1 {models}",
+        scratch.display()
+    );
     let finished = process::shell(&line, LIMIT)?;
-    if finished.problem.is_none() {
-        return Ok(Verdict::Survived);
-    }
+    let ran = finished.output.contains("\ntest models::");
     let failed = failures(&finished.output);
     let late = finished.problem.as_deref().is_some_and(|problem| problem.starts_with("still running"));
-    if failed.is_empty() || (late && failed.len() == 1) {
-        return Ok(Verdict::NoAnswer(finished.tail(3)));
-    }
-    Ok(Verdict::Caught(failed))
+    Ok(match finished.problem {
+        None if ran => Verdict::Survived,
+        Some(_) if !failed.is_empty() && !late => Verdict::Caught(failed),
+        _ => Verdict::NoAnswer(finished.tail(5)),
+    })
 }
 
 /// The tests that did not end well, by name: also the one during which everything broke down.
@@ -156,15 +197,15 @@ fn failures(output: &str) -> Vec<String> {
     failed.map(|(name, _)| name.to_owned()).collect()
 }
 
-fn row(table: &mut String, mutant: &Mutant, verdict: &Verdict) {
+fn row(table: &mut String, file: &str, place: &Place, weak: &str, verdict: &Verdict) {
     let caught = match verdict {
         Verdict::Caught(models) => models.join(", "),
         Verdict::Survived => "**nobody**".to_owned(),
-        Verdict::NoAnswer(_) => format!("no answer within {}", process::duration(LIMIT)),
+        Verdict::NoAnswer(_) => "no answer".to_owned(),
     };
-    let place = format!("`{}` `{}`", mutant.file.trim_end_matches(".rs"), mutant.function);
+    let (file, Place { function, text, ordering, .. }) = (file.trim_end_matches(".rs"), place);
     // Writing to a string cannot fail.
-    let _ = writeln!(table, "| {place} | `{}`: {} | {caught} |", mutant.was, mutant.change);
+    let _ = writeln!(table, "| {file}: `{function}` | `{text}` | {ordering} → {weak} | {caught} |");
 }
 
 #[cfg(test)]
@@ -172,23 +213,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_ordering_is_weakened_alone() {
-        let text = "fn steal(&self) {\n    // Ordering::SeqCst\n    a.load(Ordering::Acquire);\n    fence(Ordering::SeqCst);\n    \
-                    b.swap(1, Ordering::AcqRel);\n    c.load(Ordering::Relaxed);\n}\n";
-        let found = mutants("ring.rs", text);
-        let changes: Vec<&str> = found.iter().map(|mutant| mutant.change.as_str()).collect();
-        assert_eq!(changes, ["Acquire → Relaxed", "no fence", "AcqRel → Acquire", "AcqRel → Release"]);
-        assert!(found.iter().all(|mutant| mutant.function == "steal" && mutant.text != text));
-        assert!(found[0].text.contains("a.load(Ordering::Relaxed)"));
-        assert!(!found[1].text.contains("fence"));
-    }
-
-    #[test]
-    fn two_orderings_in_a_line_are_two_mutants() {
-        let found = weaker("x.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)");
-        let changes: Vec<&str> = found.iter().map(|(_, change)| change.as_str()).collect();
-        assert_eq!(changes, ["AcqRel → Acquire", "AcqRel → Release", "Acquire → Relaxed"]);
-        assert_eq!(found[2].0, "x.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)");
+    fn every_ordering_and_every_fence_gets_its_switch() {
+        let source = "fn steal<T>(&self) {\n    // Ordering::SeqCst\n    a.load(Ordering::Acquire);\n    \
+                      fence(Ordering::SeqCst);\n    c.load(Ordering::Relaxed);\n    \
+                      b.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)\n}\n";
+        let (text, places) = switchable(source, 7);
+        let expected = "fn steal<T>(&self) {\n    // Ordering::SeqCst\n    \
+                        a.load(crate::sync::at(7, Ordering::Acquire));\n    crate::sync::fence_at(8);\n    \
+                        c.load(Ordering::Relaxed);\n    b.compare_exchange(0, 1, \
+                        crate::sync::at(9, Ordering::AcqRel), crate::sync::at(10, Ordering::Acquire))\n}\n";
+        assert_eq!(text, expected);
+        assert!(places.iter().all(|place| place.function == "steal"));
+        let orderings: Vec<_> = places.iter().map(|place| (place.line, place.ordering, place.weaker)).collect();
+        let both: &[&str] = &["Acquire", "Release"];
+        let relaxed: &[&str] = &["Relaxed"];
+        let expected = [(3, "Acquire", relaxed), (4, "fence", &["none"]), (6, "AcqRel", both), (6, "Acquire", relaxed)];
+        assert_eq!(orderings, expected);
     }
 
     #[test]

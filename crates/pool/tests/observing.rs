@@ -103,6 +103,7 @@ fn the_figures_are_true() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
 fn the_total_is_the_sum_and_sleep_is_counted() {
     let pool = Pool::builder().threads(2).build().unwrap();
     let parked = |pool: &Pool| pool.worker_stats().into_iter().map(|stats| stats.parked).collect::<Vec<_>>();
