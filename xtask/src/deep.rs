@@ -65,7 +65,7 @@ impl Check {
                     .to_owned()
             }
             Check::ThreadSanitizer => format!(
-                "RUSTFLAGS='-Zsanitizer=thread' TSAN_OPTIONS='halt_on_error=1' \
+                "RUSTFLAGS='-Zsanitizer=thread --cfg tsan' TSAN_OPTIONS='halt_on_error=1' \
                  cargo +nightly test -Zbuild-std -p filch-pool --lib --tests --target {host} --target-dir target/tsan"
             ),
         }
