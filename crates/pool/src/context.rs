@@ -125,6 +125,7 @@ where
     unsafe fn finish(&self, deque: &Deque, slot: *const Slot) -> R {
         // SAFETY: the caller's promise; without a result the body is ours to run.
         match unsafe { self.take_back(deque, slot) } {
+            // SAFETY: as above.
             None => (unsafe { self.take_body() })(Ctx::at(deque, slot)),
             Some(Ok(second)) => second,
             Some(Err(payload)) => resume_unwind(payload),

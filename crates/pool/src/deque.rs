@@ -9,6 +9,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::latch::Latch;
+#[cfg(loom)]
+use crate::sync::AtomicUsize;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering, Padded};
 
 /// The most slots a deque can have: their numbers share a word.
@@ -94,12 +96,16 @@ struct Limits {
 }
 
 /// A word the owner compares with and a thief overwrites; it orders nothing.
+#[cfg(not(loom))]
 struct Limit(AtomicPtr<Slot>);
+#[cfg(loom)]
+struct Limit(AtomicUsize);
 
 /// What a thief sets the limit of joins to.
 const HIGHEST: *const Slot = ptr::without_provenance(usize::MAX);
 
 impl Limit {
+    #[cfg(not(loom))]
     fn new(value: *const Slot) -> Self {
         Self(AtomicPtr::new(value.cast_mut()))
     }
@@ -117,15 +123,21 @@ impl Limit {
     }
 
     // loom 0.7 lets a relaxed load return a value that the same thread has overwritten (tokio-rs/loom#282), which no
-    // memory model allows and which the pop relies on. A read-modify-write always reads the last value there.
+    // memory model allows and which the pop relies on. A read-modify-write always reads the last value there. Limits are
+    // compared and never followed, so an address will do.
+    #[cfg(loom)]
+    fn new(value: *const Slot) -> Self {
+        Self(AtomicUsize::new(value.addr()))
+    }
+
     #[cfg(loom)]
     fn get(&self) -> *const Slot {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, Some).unwrap_or_else(|value| value)
+        ptr::without_provenance(self.0.fetch_or(0, Ordering::Relaxed))
     }
 
     #[cfg(loom)]
     fn set(&self, value: *const Slot) {
-        self.0.swap(value.cast_mut(), Ordering::Relaxed);
+        self.0.swap(value.addr(), Ordering::Relaxed);
     }
 }
 

@@ -66,6 +66,30 @@ impl<T> Queue<T> {
     }
 }
 
+/// A task that should run on one worker. In a mailbox the urgent ones come first, then the older ones.
+struct Mail {
+    task: Queued,
+    lane: Lane,
+}
+
+impl Queue<Mail> {
+    /// Takes the first, if it is at least so urgent.
+    fn take_first(&self, lane: Lane) -> Option<*mut Task> {
+        if self.len() == 0 {
+            return None;
+        }
+        self.with(|mails| if mails.front()?.lane <= lane { mails.pop_front() } else { None }).map(|mail| mail.task.0)
+    }
+
+    /// Takes the last, if it is at most so urgent.
+    fn take_last(&self, lane: Lane) -> Option<*mut Task> {
+        if self.len() == 0 {
+            return None;
+        }
+        self.with(|mails| if mails.back()?.lane >= lane { mails.pop_back() } else { None }).map(|mail| mail.task.0)
+    }
+}
+
 impl Queue<Queued> {
     fn take_first(&self) -> Option<*mut Task> {
         if self.len() == 0 {
@@ -80,7 +104,7 @@ pub(crate) struct Seat {
     pub(crate) deque: Deque,
     pub(crate) rings: [Ring<Task>; LANES.len()],
     /// Tasks that should run here.
-    mailbox: Queue<Queued>,
+    mailbox: Queue<Mail>,
     /// Tasks that must run here.
     orders: Queue<Queued>,
     pub(crate) counters: Padded<Counters>,
@@ -174,9 +198,9 @@ impl Registry {
             Some(worker) => worker.seat().counters.spawned.add(1),
             None => _ = self.outside_spawned.fetch_add(1, Ordering::Relaxed),
         }
-        seat.mailbox.with(|queue| match lane {
-            Lane::Awaited | Lane::High => queue.push_front(Queued(task)),
-            Lane::Normal | Lane::Low => queue.push_back(Queued(task)),
+        seat.mailbox.with(|mails| {
+            let place = mails.partition_point(|mail| mail.lane <= lane);
+            mails.insert(place, Mail { task: Queued(task), lane });
         });
         self.sleep.wake(index % self.seats.len());
     }
@@ -187,9 +211,14 @@ impl Registry {
         self.sleep.wake(index);
     }
 
-    /// Something meant for this worker.
-    pub(crate) fn take_mail(&self, index: usize) -> Option<*mut Task> {
-        self.take_order(index).or_else(|| self.seats[index].mailbox.take_first())
+    /// The next task meant for this worker, if it is at least so urgent.
+    pub(crate) fn take_mail(&self, index: usize, lane: Lane) -> Option<*mut Task> {
+        self.seats[index].mailbox.take_first(lane)
+    }
+
+    /// The task meant for this worker that would be its last, if it is at most so urgent.
+    pub(crate) fn take_last_mail(&self, index: usize, lane: Lane) -> Option<*mut Task> {
+        self.seats[index].mailbox.take_last(lane)
     }
 
     /// Something this worker must do.
@@ -202,7 +231,7 @@ impl Registry {
         if !self.has_surplus_mail(index) {
             return None;
         }
-        self.seats[index].mailbox.take_first()
+        self.seats[index].mailbox.take_first(Lane::Low)
     }
 
     fn has_surplus_mail(&self, index: usize) -> bool {

@@ -202,18 +202,28 @@ impl Worker {
         self.tick.set(tick);
         if tick.is_multiple_of(FAIRNESS) {
             self.registry.nudge_idle_waiters();
-            let turn = LANES.into_iter().rev().find_map(|lane| self.take_injected(lane).or_else(|| self.pop(lane)));
-            if let Some(task) = turn {
+            if let Some(task) = LANES.into_iter().rev().find_map(|lane| self.take_neglected(lane)) {
                 return Some(Work::Task(task));
             }
         }
         if let Some((job, owner)) = self.registry.take_passed(None) {
             return Some(Work::Job(job, owner));
         }
-        if let Some(task) = self.registry.take_mail(self.index()) {
+        if let Some(task) = self.registry.take_order(self.index()) {
             return Some(Work::Task(task));
         }
-        LANES.into_iter().find_map(|lane| self.pop(lane).or_else(|| self.take_injected(lane))).map(Work::Task)
+        let next = |lane| {
+            let mail = self.registry.take_mail(self.index(), lane);
+            mail.or_else(|| self.pop(lane)).or_else(|| self.take_injected(lane))
+        };
+        LANES.into_iter().find_map(next).map(Work::Task)
+    }
+
+    /// The task of a lane that would otherwise come last: newer ones may come for ever.
+    fn take_neglected(&self, lane: Lane) -> Option<*mut Task> {
+        let shared = self.take_injected(lane).or_else(|| self.registry.take_last_mail(self.index(), lane));
+        // As a thief of its own: those get the oldest.
+        shared.or_else(|| steal_one(self.seat(), lane))
     }
 
     #[inline]
