@@ -61,7 +61,7 @@ impl Check {
                                cargo test -p filch-pool --test shuttle --target-dir target/shuttle"
                 .to_owned(),
             Check::Miri => {
-                "cargo +nightly miri test -p filch-pool --lib --tests --target-dir target/miri -- --test-threads=1"
+                "MIRIFLAGS=-Zmiri-isolation-error=hide cargo +nightly miri test -p filch-pool --lib --tests --target-dir target/miri -- --test-threads=1"
                     .to_owned()
             }
             Check::ThreadSanitizer => format!(

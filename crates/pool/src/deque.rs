@@ -92,7 +92,32 @@ struct Limits {
     hint: Cell<*const Slot>,
     /// A slot that is never null, the slots, and one that is always null: the search for the tail ends at these two. From
     /// the tail on all slots are null, and below it none is.
-    slots: Box<[Slot]>,
+    slots: Slots,
+}
+
+/// The slots, behind a bare pointer: others point into them, and moving a box would say that nobody does.
+struct Slots(*mut [Slot]);
+
+impl Slots {
+    fn new(slots: Box<[Slot]>) -> Self {
+        Self(Box::into_raw(slots))
+    }
+
+    #[inline(always)]
+    fn as_ptr(&self) -> *const Slot {
+        self.0.cast()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, and the deque is gone.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
 }
 
 /// A word the owner compares with and a thief overwrites; it orders nothing.
@@ -169,6 +194,7 @@ impl Deque {
     pub(crate) fn new(capacity: usize) -> Self {
         let slots = null_slots(capacity + 2);
         slots[0].store(ptr::dangling_mut(), Ordering::Relaxed);
+        let slots = Slots::new(slots);
         let first = slots.as_ptr().wrapping_add(1);
         let limits = Limits {
             fork: Limit::new(first.wrapping_add(capacity)),

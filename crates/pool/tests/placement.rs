@@ -51,9 +51,9 @@ fn what_cannot_be_pinned_is_refused() {
 /// Four workers, of which 0 and 2 share a cache. Worker 0 is let loose while 1, 2 and 3 are held and have full queues.
 #[test]
 fn an_idle_worker_robs_its_neighbour_first() {
-    const EACH: usize = 100;
+    const EACH: usize = if cfg!(miri) { 5 } else { 100 };
     let near = Topology::new((0..4).map(|id| Cpu::new(id).cache(id % 2).node(id % 2)));
-    for _ in 0..20 {
+    for _ in 0..if cfg!(miri) { 1 } else { 20 } {
         let pool = Arc::new(Pool::builder().threads(4).topology(near.clone()).build().unwrap());
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (ready, all_ready) = mpsc::channel();
