@@ -18,13 +18,15 @@ enum Check {
     Loom,
     /// Random schedules of whole pools.
     Shuttle,
+    /// What must not compile fails with the error it should: only a nightly compiler compares their codes.
+    Refusals,
     /// Undefined behaviour, leaks and races, in an interpreter, at small sizes.
     Miri,
     /// Races, on the machine, with a standard library that is instrumented too.
     ThreadSanitizer,
 }
 
-const CHECKS: [Check; 4] = [Check::Loom, Check::Shuttle, Check::Miri, Check::ThreadSanitizer];
+const CHECKS: [Check; 5] = [Check::Loom, Check::Shuttle, Check::Refusals, Check::Miri, Check::ThreadSanitizer];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -38,6 +40,7 @@ impl Check {
         match self {
             Check::Loom => "loom",
             Check::Shuttle => "shuttle",
+            Check::Refusals => "refusals",
             Check::Miri => "miri",
             Check::ThreadSanitizer => "tsan",
         }
@@ -47,7 +50,7 @@ impl Check {
         match self {
             Check::Loom | Check::Shuttle => &[],
             Check::Miri => &[Tool::Miri, Tool::RustSource],
-            Check::ThreadSanitizer => &[Tool::RustSource],
+            Check::Refusals | Check::ThreadSanitizer => &[Tool::RustSource],
         }
     }
 
@@ -60,6 +63,7 @@ impl Check {
             Check::Shuttle => "RUSTFLAGS='--cfg shuttle' \
                                cargo test -p filch-pool --test shuttle --target-dir target/shuttle"
                 .to_owned(),
+            Check::Refusals => "cargo +nightly test -p filch-pool --doc --target-dir target/nightly".to_owned(),
             Check::Miri => {
                 "MIRIFLAGS=-Zmiri-isolation-error=hide cargo +nightly miri test -p filch-pool --lib --tests --target-dir target/miri -- --test-threads=1"
                     .to_owned()

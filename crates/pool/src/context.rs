@@ -34,7 +34,7 @@ use crate::worker::{self, Worker};
 ///
 /// It cannot be taken to another thread, nor used inside an arm of its own fork:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// # use filch_pool::Ctx;
 /// fn twice(mut ctx: Ctx<'_>) {
 ///     ctx.join(|_| { ctx.join(|_| (), |_| ()); }, |_| ());

@@ -14,6 +14,9 @@
 #[doc = include_str!("../README.md")]
 mod readme {}
 
+#[cfg(all(doctest, not(loom)))]
+mod refusals;
+
 #[cfg(not(loom))]
 mod blocks;
 #[cfg(not(loom))]

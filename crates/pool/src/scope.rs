@@ -75,7 +75,7 @@ unsafe impl Send for Core {}
 ///
 /// but nothing that ends with the body:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0373
 /// filch_pool::scope(|scope| {
 ///     let short = String::from("gone too soon");
 ///     scope.spawn(|_| assert_eq!(short.len(), 13));
@@ -84,7 +84,7 @@ unsafe impl Send for Core {}
 ///
 /// and the scope itself cannot be smuggled out:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0521
 /// let mut kept = None;
 /// filch_pool::scope(|scope| kept = Some(scope));
 /// ```
