@@ -238,6 +238,55 @@ fn no_task_is_slept_over() {
     });
 }
 
+/// A task sent to one worker is seen by it before it sleeps, or wakes it.
+#[test]
+fn mail_is_not_slept_over() {
+    model(3, || {
+        let shared = Arc::new((Sleep::new(), AtomicUsize::new(0)));
+        let other = Arc::clone(&shared);
+        let worker = thread::spawn(move || {
+            let (sleep, mail) = &*other;
+            sleep.enlist(0, thread::current());
+            if mail.load(Ordering::Relaxed) == 0 {
+                // loom reports a deadlock if nobody wakes it.
+                thread::park();
+            }
+            sleep.delist(0);
+            sleep.stop_search();
+            assert_eq!(mail.load(Ordering::Relaxed), 1);
+        });
+        let (sleep, mail) = &*shared;
+        mail.store(1, Ordering::Relaxed);
+        sleep.wake(0);
+        worker.join().unwrap();
+    });
+}
+
+/// Nobody sleeps through the end of the pool.
+#[test]
+fn the_end_wakes_everybody() {
+    model(2, || {
+        let shared = Arc::new((Sleep::new(), AtomicUsize::new(0)));
+        let workers = [0, 1].map(|index| {
+            let other = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleep, stop) = &*other;
+                sleep.enlist(index, thread::current());
+                if stop.load(Ordering::Relaxed) == 0 {
+                    thread::park();
+                }
+                sleep.delist(index);
+                sleep.stop_search();
+                assert_eq!(stop.load(Ordering::Relaxed), 1);
+            })
+        });
+        let (sleep, stop) = &*shared;
+        stop.store(1, Ordering::Relaxed);
+        sleep.wake_all();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
 /// A worker that becomes active and a sentinel that goes to sleep for good: one of them notices the other.
 #[test]
 fn an_active_worker_is_never_left_without_a_sentinel() {
