@@ -8,6 +8,7 @@ use std::ops::Range;
 use sha1::{Digest, Sha1};
 
 use crate::ways::{Way, Work};
+use crate::works::combine;
 
 /// How many children a node has.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +106,7 @@ fn some<W: Way>(mut place: W::Place<'_, '_>, node: &Node, children: Range<u32>) 
     let (left, right) = (children.start..middle, middle..children.end);
     let (a, b) =
         W::join(&mut place, move |place| some::<W>(place, node, left), move |place| some::<W>(place, node, right));
-    a + b
+    combine(a, b)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Every way runs the first arm first. chili begins with its second, so it is given the arms in the other order.
 
+use std::hint::black_box;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
@@ -89,7 +90,7 @@ impl Way for Serial {
     }
 
     fn run(_: &Systems, work: impl Work, times: usize) -> u64 {
-        repeat::<Self>((), work, times)
+        repeat::<Self, _>((), work, times)
     }
 }
 
@@ -107,7 +108,7 @@ impl Way for FilchCtx {
     }
 
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64 {
-        systems.filch.run(|place| repeat::<Self>(place, work, times))
+        systems.filch.run(|place| repeat::<Self, _>(place, work, times))
     }
 }
 
@@ -121,7 +122,7 @@ impl Way for FilchJoin {
     }
 
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64 {
-        systems.filch.install(|| repeat::<Self>((), work, times))
+        systems.filch.install(|| repeat::<Self, _>((), work, times))
     }
 }
 
@@ -135,7 +136,7 @@ impl Way for Rayon {
     }
 
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64 {
-        systems.rayon.install(|| repeat::<Self>((), work, times))
+        systems.rayon.install(|| repeat::<Self, _>((), work, times))
     }
 }
 
@@ -154,7 +155,7 @@ impl Way for Chili {
     }
 
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64 {
-        repeat::<Self>(&mut systems.chili.scope(), work, times)
+        repeat::<Self, _>(&mut systems.chili.scope(), work, times)
     }
 }
 
@@ -165,6 +166,8 @@ pub trait Work: Copy + Send + Sync + 'static {
 }
 
 /// Does the work several times; returns the sum of what came out.
-fn repeat<W: Way>(mut place: W::Place<'_, '_>, work: impl Work, times: usize) -> u64 {
-    (0..times).map(|_| W::join(&mut place, move |place| work.work::<W>(place), |_| ()).0).sum()
+fn repeat<W: Way, K: Work>(mut place: W::Place<'_, '_>, work: K, times: usize) -> u64 {
+    // Each time it must look like another work, or the compiler does it once.
+    let mut once = |work: K| W::join(&mut place, move |place| work.work::<W>(place), |_| ()).0;
+    (0..times).map(|_| once(black_box(work))).sum()
 }

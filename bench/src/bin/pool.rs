@@ -17,7 +17,7 @@ use comfy_table::Table;
 use filch_bench::clock::process_seconds;
 use filch_bench::uts;
 use filch_bench::ways::{Chili, FilchCtx, FilchJoin, Rayon, Serial, Systems, Way, Work};
-use filch_bench::works::{Fib, Layout, Node, Queens, Sum};
+use filch_bench::works::{Fib, Layout, Node, PlainFib, Queens, Sum};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -386,6 +386,7 @@ fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
         let systems = Systems::new(threads)?;
         let mut list = List { entries: Vec::new(), systems: &systems };
         list.forks("fib", forks, 1, Fib(fib));
+        list.forks("plain_fib", forks, 1, PlainFib(fib));
         list.forks("tree_small", 1023.0, 1000, small);
         list.forks("tree_large", f64::from(1 << depth), 1, large);
         list.forks("tree_shuffled", f64::from(1 << 20), 1, shuffled);
@@ -471,8 +472,8 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// The fork-join works together: geometric means of the ratios, and the worst of each. The shuffled tree shows memory
-/// more than forks; it is left out.
+/// The fork-join works together: geometric means of the ratios, and the worst of each. Left out are the shuffled tree,
+/// which shows memory more than forks, and the second form of fib.
 fn summary(rows: &[Row]) -> Table {
     const WORKS: [&str; 6] = ["fib", "tree_small", "tree_large", "queens", "uts_t1", "uts_t3"];
     let mut table = Table::new();

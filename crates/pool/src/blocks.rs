@@ -6,8 +6,9 @@
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::UnsafeCell;
-use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::sync::prefetch;
 
 /// The sizes of blocks, each a power of two. Larger tasks go to the allocator.
 const SIZES: [usize; 3] = [32, 64, 128];
@@ -16,49 +17,14 @@ const BUNDLE: usize = 64;
 /// The most bundles of one size that wait for a thread to need them: a million blocks.
 const MOST_BUNDLES: usize = 1 << 14;
 
+/// Free blocks of one size. Their addresses lie side by side, so that taking one need not wait for the memory of the one
+/// before, as it would if they were linked.
+type List = Vec<Block>;
+
 /// A block that is not in use.
-struct Free {
-    next: *mut Free,
-}
-
-/// Free blocks of one size, linked.
-#[derive(Clone, Copy)]
-struct List {
-    first: *mut Free,
-    count: usize,
-}
-
-impl List {
-    const EMPTY: Self = Self { first: ptr::null_mut(), count: 0 };
-
-    #[inline]
-    fn pop(&mut self) -> Option<*mut u8> {
-        if self.first.is_null() {
-            return None;
-        }
-        let block = self.first;
-        // SAFETY: blocks on a list are free, and their first word was written by `push`.
-        self.first = unsafe { (*block).next };
-        self.count -= 1;
-        Some(block.cast())
-    }
-
-    /// # Safety
-    /// The block is of the list's size and not in use.
-    #[inline]
-    unsafe fn push(&mut self, block: *mut u8) {
-        let block = block.cast::<Free>();
-        // SAFETY: the caller's promise; every size has room and alignment for a pointer.
-        unsafe { (*block).next = self.first };
-        self.first = block;
-        self.count += 1;
-    }
-}
-
-/// A full list on its way to another thread.
-struct Bundle(List);
-// SAFETY: free blocks belong to whoever holds the list.
-unsafe impl Send for Bundle {}
+struct Block(*mut u8);
+// SAFETY: a free block belongs to whoever holds it.
+unsafe impl Send for Block {}
 
 /// What one thread keeps of one size: at most two bundles, so that a thread at the edge of one does not come back for
 /// every block.
@@ -67,9 +33,9 @@ struct Shelf {
     full: List,
 }
 
-static STORE: [Mutex<Vec<Bundle>>; SIZES.len()] = [const { Mutex::new(Vec::new()) }; SIZES.len()];
+static STORE: [Mutex<Vec<List>>; SIZES.len()] = [const { Mutex::new(Vec::new()) }; SIZES.len()];
 
-fn store(class: usize) -> MutexGuard<'static, Vec<Bundle>> {
+fn store(class: usize) -> MutexGuard<'static, Vec<List>> {
     STORE[class].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -78,16 +44,15 @@ struct Shelves([Shelf; SIZES.len()]);
 impl Drop for Shelves {
     fn drop(&mut self) {
         for (size, shelf) in SIZES.into_iter().zip(&mut self.0) {
-            for list in [&mut shelf.open, &mut shelf.full] {
-                give_back(list, size);
-            }
+            give_back(&mut shelf.open, size);
+            give_back(&mut shelf.full, size);
         }
     }
 }
 
 thread_local! {
     static SHELVES: UnsafeCell<Shelves> =
-        const { UnsafeCell::new(Shelves([const { Shelf { open: List::EMPTY, full: List::EMPTY } }; SIZES.len()])) };
+        const { UnsafeCell::new(Shelves([const { Shelf { open: Vec::new(), full: Vec::new() } }; SIZES.len()])) };
 }
 
 /// Which size a layout takes, if any.
@@ -119,9 +84,9 @@ fn allocate(layout: Layout) -> *mut u8 {
 }
 
 fn give_back(list: &mut List, size: usize) {
-    while let Some(block) = list.pop() {
+    for block in list.drain(..) {
         // SAFETY: made by `allocate` with this layout, and free.
-        unsafe { dealloc(block, block_layout(size)) };
+        unsafe { dealloc(block.0, block_layout(size)) };
     }
 }
 
@@ -162,16 +127,20 @@ fn take(class: usize) -> *mut u8 {
     let kept = SHELVES.try_with(|shelves| {
         // SAFETY: only this thread gets here, and nothing below calls foreign code or comes back.
         let shelf = unsafe { &mut (*shelves.get()).0[class] };
-        shelf.open.pop().or_else(|| refill(shelf, class))
+        let block = shelf.open.pop().or_else(|| refill(shelf, class))?;
+        if let [.., next, _, _, _] = &shelf.open[..] {
+            prefetch(next.0);
+        }
+        Some(block.0)
     });
     kept.ok().flatten().unwrap_or_else(|| allocate(block_layout(SIZES[class])))
 }
 
 #[cold]
-fn refill(shelf: &mut Shelf, class: usize) -> Option<*mut u8> {
-    shelf.open = std::mem::replace(&mut shelf.full, List::EMPTY);
-    if shelf.open.first.is_null() {
-        shelf.open = store(class).pop()?.0;
+fn refill(shelf: &mut Shelf, class: usize) -> Option<Block> {
+    std::mem::swap(&mut shelf.open, &mut shelf.full);
+    if shelf.open.is_empty() {
+        shelf.open = store(class).pop()?;
     }
     shelf.open.pop()
 }
@@ -181,14 +150,12 @@ fn refill(shelf: &mut Shelf, class: usize) -> Option<*mut u8> {
 #[inline]
 unsafe fn free(class: usize, block: *mut u8) {
     let kept = SHELVES.try_with(|shelves| {
-        // SAFETY: as in `take`; the block is the caller's to give.
-        unsafe {
-            let shelf = &mut (*shelves.get()).0[class];
-            shelf.open.push(block);
-            if shelf.open.count == BUNDLE {
-                hand_on(shelf, class);
-            }
+        // SAFETY: as in `take`.
+        let shelf = unsafe { &mut (*shelves.get()).0[class] };
+        if shelf.open.len() == shelf.open.capacity() {
+            hand_on(shelf, class);
         }
+        shelf.open.push(Block(block));
     });
     if kept.is_err() {
         // SAFETY: made by `allocate` with this layout, and free.
@@ -196,20 +163,24 @@ unsafe fn free(class: usize, block: *mut u8) {
     }
 }
 
+/// Makes room on the shelf.
 #[cold]
 fn hand_on(shelf: &mut Shelf, class: usize) {
-    let mut full = std::mem::replace(&mut shelf.full, std::mem::replace(&mut shelf.open, List::EMPTY));
-    if full.first.is_null() {
+    std::mem::swap(&mut shelf.open, &mut shelf.full);
+    if shelf.open.capacity() < BUNDLE {
+        shelf.open.reserve_exact(BUNDLE);
+    }
+    if shelf.open.is_empty() {
         return;
     }
     {
         let mut store = store(class);
         if store.len() < MOST_BUNDLES {
-            store.push(Bundle(full));
+            store.push(std::mem::replace(&mut shelf.open, Vec::with_capacity(BUNDLE)));
             return;
         }
     }
-    give_back(&mut full, SIZES[class]);
+    give_back(&mut shelf.open, SIZES[class]);
 }
 
 #[cfg(test)]

@@ -228,7 +228,7 @@ where
     unsafe {
         if deque.push_slow(tail, job.header()) {
             if let Some(worker) = worker::current() {
-                worker.shared_fork();
+                worker.registry().shared_fork();
             }
             return both::<HINT, _, _, _, _>(deque, tail, a, &job);
         }

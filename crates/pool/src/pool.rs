@@ -16,7 +16,7 @@ use crate::latch::Latch;
 use crate::registry::{Payload, Registry};
 use crate::scope::Scope;
 use crate::stats::Stats;
-use crate::sync::{Arc, Thread, current, park, spin, thread};
+use crate::sync::{Arc, Thread, current, park, spin, thread, yield_now};
 use crate::task::{Detached, Fate, Lane, Priority, Task};
 use crate::worker::{self, Worker};
 
@@ -111,11 +111,12 @@ where
     /// # Safety
     /// It was queued exactly once, and this is called once.
     unsafe fn wait(&self, spinning: bool) -> Result<R, Payload> {
-        for _ in 0..if spinning { 64 } else { 0 } {
+        for round in 0..if spinning { 32 } else { 0 } {
             if self.latch.is_done() {
                 break;
             }
-            spin(4);
+            // The worker may be waiting for this very core.
+            if round < 6 { spin(8) } else { yield_now() }
         }
         while !self.latch.is_done() {
             if self.latch.announce_sleep() {
@@ -151,6 +152,9 @@ impl Pool {
         }
         let entry = Entry::new(body);
         let woken = self.registry.inject(entry.queued(), Lane::Awaited);
+        if woken && self.registry.take_forked() {
+            self.registry.sleep.wake_companion();
+        }
         // A worker that was awake takes it at once. One that was just woken often starts on this very core: make room.
         // SAFETY: queued once, just above.
         unsafe { entry.wait(!woken) }.unwrap_or_else(|payload| resume_unwind(payload))

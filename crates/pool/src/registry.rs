@@ -11,7 +11,9 @@ use crate::ring::Ring;
 use crate::scope::Core;
 use crate::sleep::Sleep;
 use crate::stats::{Counters, Stats};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock};
+use crate::sync::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock,
+};
 use crate::task::{Fate, LANES, Lane, Task};
 use crate::topology::Victims;
 use crate::watch::TaskHooks;
@@ -91,6 +93,7 @@ impl Queue<Mail> {
 }
 
 impl Queue<Queued> {
+    #[inline]
     fn take_first(&self) -> Option<*mut Task> {
         if self.len() == 0 {
             return None;
@@ -122,6 +125,8 @@ pub(crate) struct Registry {
     passed: Queue<Passed>,
     /// Tasks spawned and ended by threads that are no workers of this pool.
     outside_spawned: AtomicU64,
+    /// Whether anybody forked since this was last asked: the next region probably will too.
+    forked: AtomicBool,
     stop: AtomicU32,
     idle_waiters: AtomicUsize,
     idle: (Mutex<()>, Condvar),
@@ -150,6 +155,7 @@ impl Registry {
             injector: std::array::from_fn(|_| Queue::new()),
             passed: Queue::new(),
             outside_spawned: AtomicU64::new(0),
+            forked: AtomicBool::new(false),
             stop: AtomicU32::new(RUNNING),
             idle_waiters: AtomicUsize::new(0),
             idle: (Mutex::new(()), Condvar::new()),
@@ -212,6 +218,7 @@ impl Registry {
     }
 
     /// The next task meant for this worker, if it is at least so urgent.
+    #[inline]
     pub(crate) fn take_mail(&self, index: usize, lane: Lane) -> Option<*mut Task> {
         self.seats[index].mailbox.take_first(lane)
     }
@@ -222,11 +229,13 @@ impl Registry {
     }
 
     /// Something this worker must do.
+    #[inline]
     pub(crate) fn take_order(&self, index: usize) -> Option<*mut Task> {
         self.seats[index].orders.take_first()
     }
 
     /// Something meant for another worker that has too much of it.
+    #[inline]
     pub(crate) fn take_surplus_mail(&self, index: usize) -> Option<*mut Task> {
         if !self.has_surplus_mail(index) {
             return None;
@@ -256,14 +265,16 @@ impl Registry {
         })
     }
 
+    /// How many tasks wait in one lane of the shared queue.
+    #[inline]
+    pub(crate) fn injected(&self, lane: Lane) -> usize {
+        self.injector[lane as usize].len()
+    }
+
     /// Takes a fair share of the shared queue: the first task, and more of them for `keep`, last first.
-    pub(crate) fn take_injected(&self, lane: Lane, mut keep: impl FnMut(*mut Task)) -> Option<*mut Task> {
+    pub(crate) fn take_share(&self, lane: Lane, mut keep: impl FnMut(*mut Task)) -> Option<*mut Task> {
         const BATCH: usize = 256;
-        let queue = &self.injector[lane as usize];
-        if queue.len() == 0 {
-            return None;
-        }
-        queue.with(|items| {
+        self.injector[lane as usize].with(|items| {
             let first = items.pop_front()?;
             if lane != Lane::Awaited {
                 let more = (items.len() / self.seats.len()).min(BATCH);
@@ -283,10 +294,13 @@ impl Registry {
     }
 
     /// Takes a passed job: any, or the one asked for.
+    #[inline]
     pub(crate) fn take_passed(&self, wanted: Option<*const Header>) -> Option<(*const Header, u32)> {
-        if self.passed.len() == 0 {
-            return None;
-        }
+        if self.passed.len() == 0 { None } else { self.find_passed(wanted) }
+    }
+
+    #[cold]
+    fn find_passed(&self, wanted: Option<*const Header>) -> Option<(*const Header, u32)> {
         self.passed.with(|queue| {
             let at = match wanted {
                 Some(job) => queue.iter().position(|passed| passed.job == job)?,
@@ -294,6 +308,19 @@ impl Registry {
             };
             queue.remove(at).map(|passed| (passed.job, passed.owner))
         })
+    }
+
+    /// A worker has just shared a fork: somebody shall be awake to take it.
+    pub(crate) fn shared_fork(&self) {
+        if !self.forked.load(Ordering::Relaxed) {
+            self.forked.store(true, Ordering::Relaxed);
+        }
+        self.sleep.wake_sentinel();
+    }
+
+    /// Whether anybody forked since the last call.
+    pub(crate) fn take_forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed) && self.forked.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a worker that is about to park should look again.

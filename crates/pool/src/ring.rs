@@ -9,12 +9,18 @@ use std::ptr;
 
 #[cfg(loom)]
 use crate::sync::fence;
+#[cfg(not(loom))]
+use crate::sync::prefetch;
 use crate::sync::{AtomicI64, AtomicPtr, Ordering, Padded};
 
 #[cfg(not(loom))]
 const FIRST: usize = 256;
 #[cfg(loom)]
 const FIRST: usize = 2;
+
+/// How many tasks before its turn one is fetched into the cache.
+#[cfg(not(loom))]
+const AHEAD: i64 = 4;
 
 struct Buffer<T> {
     slots: Box<[AtomicPtr<T>]>,
@@ -125,13 +131,19 @@ impl<T> Ring<T> {
     #[inline]
     pub(crate) unsafe fn pop(&self) -> Option<*mut T> {
         let bottom = self.bottom.load(Ordering::Relaxed);
-        if self.top.load(Ordering::Relaxed) >= bottom {
+        let top = self.top.load(Ordering::Relaxed);
+        if top >= bottom {
             // The top never runs back and nobody but us moves the bottom: empty, without a fence.
             return None;
         }
         let bottom = bottom - 1;
         // SAFETY: the current buffer lives as long as the ring.
         let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
+        // In a long ring the tasks themselves have left the caches: have one that comes later fetched.
+        #[cfg(not(loom))]
+        if bottom - top >= AHEAD {
+            prefetch(buffer.slot(bottom - AHEAD).load(Ordering::Relaxed));
+        }
         if !self.shared {
             self.bottom.store(bottom, Ordering::Relaxed);
             return Some(buffer.slot(bottom).load(Ordering::Relaxed));

@@ -45,6 +45,14 @@ impl Sleep {
         fence(Ordering::SeqCst);
     }
 
+    /// Wakes one more sleeper, to look around while the worker runs that the caller just woke. The caller is about to park
+    /// and leaves its core to it; woken by that worker at its first fork, it would often start on the worker's own core.
+    pub(crate) fn wake_companion(&self) {
+        if self.sleeping.load(Ordering::Relaxed) > 0 && !self.sentinel.load(Ordering::Relaxed) {
+            self.wake_one();
+        }
+    }
+
     /// A running worker forked, or took something from one that forks: if nobody is left to look around, somebody is
     /// woken for that.
     pub(crate) fn wake_sentinel(&self) {

@@ -20,6 +20,9 @@ const SEARCH_ROUNDS: u32 = 16;
 #[cfg(shuttle)]
 const SEARCH_ROUNDS: u32 = 2;
 
+/// How many of these pauses are busy waits; after that the worker yields.
+const SPIN_ROUNDS: u32 = 6;
+
 const SHORT_NAP: Duration = Duration::from_micros(50);
 const LONG_NAP: Duration = Duration::from_micros(500);
 
@@ -54,8 +57,8 @@ enum Work {
 
 /// The state of a worker's thread. It lives on that thread's stack and is reached from there only.
 pub(crate) struct Worker {
-    /// The deque of this worker's seat, which lives as long as the registry.
-    deque: *const Deque,
+    /// This worker's seat, which lives as long as the registry.
+    seat: *const Seat,
     registry: Arc<Registry>,
     index: u32,
     tick: Cell<u32>,
@@ -64,7 +67,16 @@ pub(crate) struct Worker {
     sticky: Cell<usize>,
     /// The scope whose task or body this worker is in, or null.
     scope: Cell<*const Core>,
+    /// How long to look away from the shared queue before the next look, in turns of a busy wait; then how long it was
+    /// the last time.
+    linger: Cell<u32>,
+    linger_before: Cell<u32>,
 }
+
+/// A worker that finds fewer tasks than this in the shared queue is faster than those who spawn them: it looks away for a
+/// while, because every look stops them for longer than one task takes.
+const FEW: usize = 16;
+const LONGEST_LINGER: u32 = 64;
 
 /// The worker whose thread this is. The reference must not leave the thread, which every use in this crate respects.
 #[inline]
@@ -91,17 +103,19 @@ pub(crate) fn current_of<'a>(registry: &Registry) -> Option<&'a Worker> {
 /// Runs a worker until its pool ends.
 pub(crate) fn run(registry: Arc<Registry>, index: usize) {
     let worker = Worker {
-        deque: &raw const registry.seats[index].deque,
+        seat: &raw const registry.seats[index],
         index: index as u32,
         tick: Cell::new(0),
         random: Cell::new(0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1) << 17),
         sticky: Cell::new(registry.victims.nearest(index)),
         scope: Cell::new(ptr::null()),
+        linger: Cell::new(0),
+        linger_before: Cell::new(0),
         registry,
     };
     let _ = worker.seat().thread.set(current_thread());
     CURRENT.with(|slot| slot.set(&worker));
-    DEQUE.with(|slot| slot.set(worker.deque));
+    DEQUE.with(|slot| slot.set(worker.deque()));
     worker.call_hook(worker.registry.start_hook.as_ref());
     worker.main_loop();
     worker.call_hook(worker.registry.exit_hook.as_ref());
@@ -112,7 +126,8 @@ pub(crate) fn run(registry: Arc<Registry>, index: usize) {
 impl Worker {
     #[inline]
     pub(crate) fn seat(&self) -> &Seat {
-        &self.registry.seats[self.index as usize]
+        // SAFETY: it is part of the registry, which this worker keeps alive.
+        unsafe { &*self.seat }
     }
 
     pub(crate) fn index(&self) -> usize {
@@ -161,8 +176,7 @@ impl Worker {
 
     #[inline(always)]
     pub(crate) fn deque(&self) -> &Deque {
-        // SAFETY: it is part of the registry, which this worker keeps alive.
-        unsafe { &*self.deque }
+        &self.seat().deque
     }
 
     /// Queues a spawned task here.
@@ -212,6 +226,9 @@ impl Worker {
         if let Some(task) = self.registry.take_order(self.index()) {
             return Some(Work::Task(task));
         }
+        if self.linger.get() > 0 && self.seat().rings.iter().all(|ring| ring.len() == 0) {
+            spin(self.linger.take());
+        }
         let next = |lane| {
             let mail = self.registry.take_mail(self.index(), lane);
             mail.or_else(|| self.pop(lane)).or_else(|| self.take_injected(lane))
@@ -232,10 +249,27 @@ impl Worker {
         unsafe { self.seat().rings[lane as usize].pop() }
     }
 
+    #[inline]
     fn take_injected(&self, lane: Lane) -> Option<*mut Task> {
+        if self.registry.injected(lane) == 0 { None } else { self.take_share(lane) }
+    }
+
+    #[cold]
+    fn take_share(&self, lane: Lane) -> Option<*mut Task> {
         let ring = &self.seat().rings[lane as usize];
-        // SAFETY: this is the owner's thread.
-        self.registry.take_injected(lane, |task| unsafe { ring.push(task) })
+        let mut kept = 0;
+        let first = self.registry.take_share(lane, |task| {
+            kept += 1;
+            // SAFETY: this is the owner's thread.
+            unsafe { ring.push(task) }
+        });
+        // Whoever waits for a task shall not wait longer for this.
+        if lane != Lane::Awaited {
+            let linger = if kept < FEW { (self.linger_before.get() * 2).clamp(4, LONGEST_LINGER) } else { 0 };
+            self.linger_before.set(linger);
+            self.linger.set(linger);
+        }
+        first
     }
 
     fn run_work(&self, work: Work) {
@@ -367,8 +401,11 @@ impl Worker {
                     self.seat().counters.searched(began.elapsed());
                     return Some(work);
                 }
-                if rounds > 1 {
-                    spin(1 << round.min(5));
+                // Whoever would bring work may be waiting for this very core: after a while, let it have a go.
+                if round >= SPIN_ROUNDS {
+                    yield_now();
+                } else if rounds > 1 {
+                    spin(1 << round);
                 }
             }
             sleep.stop_search();
@@ -570,11 +607,6 @@ impl Worker {
             unsafe { self.run_task(task) };
         }
         order.is_some()
-    }
-
-    /// This worker has just shared a fork.
-    pub(crate) fn shared_fork(&self) {
-        self.registry.sleep.wake_sentinel();
     }
 
     /// Called before the thread blocks for something the pool cannot help with: others may take its forks.

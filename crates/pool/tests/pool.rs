@@ -82,7 +82,7 @@ fn two_sleeping_arms_overlap() {
     pool.install(|| {
         join(|| std::thread::sleep(Duration::from_millis(50)), || std::thread::sleep(Duration::from_millis(50)))
     });
-    assert!(began.elapsed() < Duration::from_millis(90), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_millis(60), "{:?}", began.elapsed());
 }
 
 fn message(payload: &(dyn std::any::Any + Send)) -> &str {
