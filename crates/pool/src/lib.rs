@@ -47,6 +47,8 @@ mod sleep;
 mod stats;
 #[cfg_attr(loom, allow(dead_code, unused_imports))]
 mod sync;
+#[cfg_attr(loom, allow(dead_code))]
+mod tally;
 #[cfg(not(loom))]
 mod task;
 #[cfg(not(loom))]

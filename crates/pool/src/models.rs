@@ -13,6 +13,7 @@ use crate::deque::{Deque, Header, Slot, Steal};
 use crate::latch::Latch;
 use crate::ring::{Ring, Take};
 use crate::sleep::Sleep;
+use crate::tally::Tally;
 
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -198,6 +199,44 @@ fn a_latch_loses_no_wake_up() {
         // SAFETY: loom checks that nobody else is at it.
         assert_eq!(shared.1.with(|value| unsafe { *value }), 7);
         setter.join().unwrap();
+    });
+}
+
+/// A scope whose owner spawns two tasks and ends one itself; a thief ends the other, which spawned a third. The owner leaves
+/// when all have ended, and sees what they wrote.
+#[test]
+fn a_scope_ends_after_its_tasks() {
+    model(3, || {
+        let shared = Arc::new((Tally::new(), UnsafeCell::new(0)));
+        let other = Arc::clone(&shared);
+        let owner = thread::current();
+        // SAFETY: this thread is the owner's.
+        unsafe {
+            shared.0.add(true);
+            shared.0.add(true);
+        }
+        let thief = thread::spawn(move || {
+            let (tally, value) = &*other;
+            // SAFETY: not the owner's thread; each task was counted and ends once. loom checks who is at the value.
+            unsafe {
+                tally.add(false);
+                let first = Tally::end(tally, false);
+                value.with_mut(|value| *value = 7);
+                if Tally::end(tally, false) || first {
+                    owner.unpark();
+                }
+            }
+        });
+        // SAFETY: the owner's thread; the task was counted and ends once.
+        unsafe { Tally::end(&shared.0, true) };
+        while !shared.0.is_done() {
+            if shared.0.announce_sleep() {
+                thread::park();
+            }
+        }
+        // SAFETY: loom checks that nobody else is at it.
+        assert_eq!(shared.1.with(|value| unsafe { *value }), 7);
+        thief.join().unwrap();
     });
 }
 

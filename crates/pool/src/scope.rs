@@ -2,15 +2,14 @@
 //!
 //! The waiting worker runs tasks of its own scope and no others.
 
-use std::cell::Cell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
 use crate::blocks;
-use crate::latch::Latch;
 use crate::registry::{Payload, Registry};
-use crate::sync::{AtomicI64, AtomicPtr, Ordering};
+use crate::sync::{AtomicPtr, Ordering};
+use crate::tally::Tally;
 use crate::task::{Fate, Lane, Task};
 use crate::worker::{self, Worker};
 
@@ -25,8 +24,7 @@ pub struct Scope<'scope> {
 
 /// What a scope is, whatever its lifetime. It lies on the stack of the worker that waits for it.
 ///
-/// It counts the tasks that have not ended. As long as its worker is busy with them, that worker counts apart, without
-/// read-modify-writes; before it sleeps it adds both counts up, and from then on there is one.
+/// Its worker takes part in the counting of tasks apart from the others: see `tally.rs`.
 pub(crate) struct Core {
     /// The worker that waits. Compared by other threads, followed by its own.
     worker: *const Worker,
@@ -36,22 +34,12 @@ pub(crate) struct Core {
     registry: *const Registry,
     /// The scope in whose task or body this one was opened, or null. It cannot end before this one.
     parent: *const Core,
-    /// Spawned minus ended by the owner's thread, while it counts apart. Only that thread touches it.
-    own: Cell<i64>,
-    /// Whether the owner still counts apart. Only its thread touches it.
-    apart: Cell<bool>,
-    /// Spawned minus ended by the others, and `APART` as long as the owner counts apart.
-    pending: AtomicI64,
-    /// Set when `pending` comes to zero.
-    latch: Latch,
+    tally: Tally,
     /// The first panic of a task, boxed.
     panic: AtomicPtr<Payload>,
 }
 
-/// Far above any number of tasks: as long as it is part of the count, nobody but the owner can find the end.
-const APART: i64 = 1 << 40;
-
-// SAFETY: the cells are touched by the owner's thread only, which every user of them checks; the rest is atomic.
+// SAFETY: the pointers are compared or followed as the fields say, whichever thread looks at them; the rest is Sync.
 unsafe impl Sync for Core {}
 // SAFETY: as above; the pointers are what the fields say whichever thread looks at them.
 unsafe impl Send for Core {}
@@ -113,42 +101,19 @@ impl Core {
             owner: worker.index(),
             registry: &raw const **worker.registry(),
             parent: worker.current_scope(),
-            own: Cell::new(0),
-            apart: Cell::new(true),
-            pending: AtomicI64::new(APART),
-            latch: Latch::new(),
+            tally: Tally::new(),
             panic: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
-    /// Whether this worker's thread is the owner's, and the owner counts apart.
+    /// Whether this worker's thread is the owner's.
     #[inline]
-    fn counts_apart(&self, worker: Option<&Worker>) -> bool {
-        worker.is_some_and(|worker| ptr::eq(worker, self.worker)) && self.apart.get()
+    fn is_owned_by(&self, worker: Option<&Worker>) -> bool {
+        worker.is_some_and(|worker| ptr::eq(worker, self.worker))
     }
 
-    /// Whether all tasks have ended. Only the owner's thread asks.
-    #[inline]
-    pub(crate) fn is_done(&self) -> bool {
-        if self.apart.get() {
-            // Acquire: what the tasks did is visible.
-            self.own.get() + self.pending.load(Ordering::Acquire) == APART
-        } else {
-            self.latch.is_done()
-        }
-    }
-
-    /// Says that the owner is about to park. False if there is nothing left to wait for. Only the owner's thread calls it.
-    pub(crate) fn announce_sleep(&self) -> bool {
-        if self.apart.replace(false) {
-            let own = self.own.get() - APART;
-            // AcqRel: as when a task ends. Who brings the count to zero sets the latch; here it may be the owner itself.
-            if self.pending.fetch_add(own, Ordering::AcqRel) == -own {
-                // SAFETY: alive, and nobody else can set it: the count is zero.
-                unsafe { Latch::set(&self.latch) };
-            }
-        }
-        self.latch.announce_sleep()
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Whether this scope is `other` or was opened, at whatever depth, by a task of it.
@@ -182,14 +147,8 @@ impl Core {
     unsafe fn end_one(this: *const Self, worker: &Worker) {
         // SAFETY: alive, because our task is still counted.
         unsafe {
-            if (*this).counts_apart(Some(worker)) {
-                (*this).own.set((*this).own.get() - 1);
-                return;
-            }
-            let (owner, latch) = ((*this).owner, &raw const (*this).latch);
-            // AcqRel: what every task did is visible to whoever finds the end. After it the scope may be gone, unless we
-            // brought the count to zero: then the owner waits for the latch.
-            if (*this).pending.fetch_sub(1, Ordering::AcqRel) == 1 && Latch::set(latch) {
+            let (owner, ours) = ((*this).owner, (*this).is_owned_by(Some(worker)));
+            if Tally::end(&raw const (*this).tally, ours) {
                 worker.unpark(owner);
             }
         }
@@ -209,11 +168,8 @@ impl<'scope> Scope<'scope> {
     pub fn spawn<F: FnOnce(&Scope<'scope>) + Send + 'scope>(&self, body: F) {
         let core = &self.core;
         let worker = worker::current();
-        if core.counts_apart(worker) {
-            core.own.set(core.own.get() + 1);
-        } else {
-            core.pending.fetch_add(1, Ordering::Relaxed);
-        }
+        // SAFETY: the worker is this thread's.
+        unsafe { core.tally.add(core.is_owned_by(worker)) };
         let task = Task { run: Self::run::<F>, scope: core };
         let task: *mut Task = blocks::put(Scoped { task, body }).cast();
         // SAFETY: whoever can reach the scope keeps it from ending, and the scope's worker keeps the registry.

@@ -533,7 +533,8 @@ impl Worker {
                 true
             })
         };
-        self.wait(|| scope.is_done(), || scope.announce_sleep(), &mut help);
+        let tally = scope.tally();
+        self.wait(|| tally.is_done(), || tally.announce_sleep(), &mut help);
     }
 
     /// Takes one task somebody waits for from the nearest worker that has any.
