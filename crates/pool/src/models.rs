@@ -240,6 +240,36 @@ fn a_scope_ends_after_its_tasks() {
     });
 }
 
+/// Two thieves end a task each: the one that ends the last passes on what the other wrote.
+#[test]
+fn a_scope_sees_what_all_its_tasks_did() {
+    model(3, || {
+        let shared = Arc::new((Tally::new(), [UnsafeCell::new(0), UnsafeCell::new(0)]));
+        let owner = thread::current();
+        let thieves = [0, 1].map(|index| {
+            // SAFETY: this thread is the owner's.
+            unsafe { shared.0.add(true) };
+            let (other, owner) = (Arc::clone(&shared), owner.clone());
+            thread::spawn(move || {
+                // SAFETY: not the owner's thread; the task was counted and ends once. loom checks who is at the value.
+                unsafe {
+                    other.1[index].with_mut(|value| *value = 7);
+                    if Tally::end(&other.0, false) {
+                        owner.unpark();
+                    }
+                }
+            })
+        });
+        while shared.0.announce_sleep() {
+            thread::park();
+        }
+        assert!(shared.0.is_done());
+        // SAFETY: loom checks that nobody else is at it.
+        assert!(shared.1.iter().all(|value| value.with(|value| unsafe { *value }) == 7));
+        thieves.into_iter().for_each(|thief| thief.join().unwrap());
+    });
+}
+
 /// A worker that sleeps by the protocol finds everything that is made visible before a notification.
 #[test]
 fn no_task_is_slept_over() {
