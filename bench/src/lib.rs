@@ -6,4 +6,7 @@
 pub mod clock;
 pub mod mix;
 pub mod report;
+pub mod uts;
+pub mod ways;
+pub mod works;
 pub mod world;

@@ -1,11 +1,13 @@
-//! Repository chores: `cargo xtask test | tidy | bench`.
+//! Repository chores: `cargo xtask test | tidy | bench | mutants`.
 //!
 //! Never part of what users install, and never decides anything about scheduling.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its terminal")]
 
 mod bench;
+mod deep;
 mod generated;
+mod mutants;
 mod process;
 mod setup;
 mod test;
@@ -29,12 +31,20 @@ enum Chore {
         /// Run this stage alone.
         #[arg(long, value_name = "STAGE")]
         only: Option<test::Stage>,
+        /// Look deeper into the pool instead: loom, shuttle, Miri, ThreadSanitizer. Takes a quarter of an hour.
+        #[arg(long, conflicts_with = "only")]
+        deep: bool,
     },
     /// Check what compilers do not: module docs, file sizes, links, fresh references, the README's commands.
     Tidy {
         /// Regenerate the generated references first.
         #[arg(long)]
         fix: bool,
+    },
+    /// Weaken each memory ordering of the pool in a copy and see which loom model notices. Takes half an hour.
+    Mutants {
+        /// Only this file, such as `ring.rs`.
+        file: Option<String>,
     },
     /// Run a benchmark by name with its own arguments; without a name, list them.
     Bench {
@@ -48,8 +58,10 @@ enum Chore {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().chore {
-        Chore::Test { only } => test::run(only),
+        Chore::Test { deep: true, .. } => deep::run(),
+        Chore::Test { only, .. } => test::run(only),
         Chore::Tidy { fix } => tidy::run(fix),
+        Chore::Mutants { file } => mutants::run(file.as_deref()),
         Chore::Bench { name, arguments } => bench::run(name.as_deref(), &arguments),
     };
     match outcome {

@@ -19,6 +19,10 @@ pub(crate) enum Tool {
     Clippy,
     /// For the stage `instructions`.
     Valgrind,
+    /// For the deep check `miri`.
+    Miri,
+    /// The standard library's source, for the deep checks that build it their own way.
+    RustSource,
 }
 
 /// What the machine offers for installing.
@@ -43,14 +47,32 @@ impl Tool {
             Tool::Rustfmt => "rustfmt",
             Tool::Clippy => "clippy",
             Tool::Valgrind => "valgrind",
+            Tool::Miri => "miri",
+            Tool::RustSource => "rust-src",
         }
     }
 
-    fn is_there(self) -> bool {
+    /// Why a check that needs it cannot be run.
+    pub(crate) fn absence(self) -> &'static str {
+        match self {
+            Tool::Rustfmt => "the toolchain has no rustfmt",
+            Tool::Clippy => "the toolchain has no clippy",
+            Tool::Valgrind => "there is no valgrind",
+            Tool::Miri => "there is no nightly toolchain with the component miri",
+            Tool::RustSource => "there is no nightly toolchain with the component rust-src",
+        }
+    }
+
+    pub(crate) fn is_there(self) -> bool {
         match self {
             Tool::Rustfmt => process::succeeds("cargo", &["fmt", "--version"]),
             Tool::Clippy => process::succeeds("cargo", &["clippy", "--version"]),
             Tool::Valgrind => process::succeeds("valgrind", &["--version"]),
+            Tool::Miri => process::succeeds("cargo", &["+nightly", "miri", "--version"]),
+            Tool::RustSource => process::succeeds(
+                "sh",
+                &["-c", "[ -f \"$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/Cargo.toml\" ]"],
+            ),
         }
     }
 
@@ -62,10 +84,16 @@ impl Tool {
                 "export DEBIAN_FRONTEND=noninteractive; \
                  apt-get install --yes valgrind || { apt-get update && apt-get install --yes valgrind; }",
             ),
+            Tool::Miri if machine.rustup => Step::Install("rustup component add --toolchain nightly miri"),
+            Tool::RustSource if machine.rustup => Step::Install("rustup component add --toolchain nightly rust-src"),
             Tool::Rustfmt => Step::Tell("install the rustfmt of this toolchain, for example the package rustfmt"),
             Tool::Clippy => Step::Tell("install the clippy of this toolchain, for example the package rust-clippy"),
             Tool::Valgrind => {
                 Step::Tell("install the package valgrind; without it no benchmark can count instructions")
+            }
+            Tool::Miri => Step::Tell("install a nightly toolchain with the component miri, for example with rustup"),
+            Tool::RustSource => {
+                Step::Tell("install a nightly toolchain with the component rust-src, for example with rustup")
             }
         }
     }
@@ -120,7 +148,7 @@ mod tests {
 
     #[test]
     fn for_the_rest_a_person_is_told() {
-        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::Valgrind] {
+        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::Valgrind, Tool::Miri, Tool::RustSource] {
             assert!(matches!(tool.step(BARE), Step::Tell(how) if how.contains("install")), "{}", tool.name());
         }
     }

@@ -134,7 +134,7 @@ fn summary(outcomes: &[(Stage, Outcome)]) -> String {
     text
 }
 
-fn line(text: &mut String, name: &str, word: &str, time: &str) {
+pub(crate) fn line(text: &mut String, name: &str, word: &str, time: &str) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{}", format!("{name:<14}{word:<9}{time:>12}").trim_end());
 }

@@ -5,17 +5,19 @@
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
-use std::num::NonZero;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
 use comfy_table::Table;
 use filch_bench::clock::process_seconds;
+use filch_bench::uts;
+use filch_bench::ways::{Chili, FilchCtx, FilchJoin, Rayon, Serial, Systems, Way, Work};
+use filch_bench::works::{Fib, Layout, Node, PlainFib, Queens, Sum};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -31,7 +33,7 @@ struct Arguments {
     /// Only works whose name contains this.
     #[arg(long)]
     only: Option<String>,
-    /// The full sizes: fib 35, trees of 2^24 nodes (2 GB of memory), 13 queens.
+    /// The full sizes: fib 35, a tree of 2^24 nodes (512 MB of memory), 13 queens.
     #[arg(long)]
     full: bool,
 }
@@ -43,11 +45,13 @@ struct Row {
     threads: usize,
     system: &'static str,
     ns_per_op: f64,
-    best_ns_per_op: f64,
     cpu_s: f64,
+    #[serde(skip)]
+    best: f64,
 }
 
-type Turn = Box<dyn FnMut()>;
+/// Does the work once. Returns the time for one operation in nanoseconds if it is not all of the turn that counts.
+type Turn = Box<dyn FnMut() -> Option<f64>>;
 
 /// Something to measure, and what was measured.
 struct Entry {
@@ -60,359 +64,190 @@ struct Entry {
     cpu: f64,
 }
 
-/// The systems with one number of threads.
-#[derive(Clone)]
-struct Systems {
-    threads: usize,
-    filch: Arc<filch_pool::Pool>,
-    rayon: Arc<rayon::ThreadPool>,
-    chili: Arc<chili::ThreadPool>,
-    tokio: Arc<tokio::runtime::Runtime>,
-    smol: Arc<async_executor::Executor<'static>>,
+/// The entries of one number of threads, as they are collected.
+struct List<'a> {
+    entries: Vec<Entry>,
+    systems: &'a Systems,
 }
 
-impl Systems {
-    fn new(threads: usize) -> Result<Self> {
-        let smol = Arc::new(async_executor::Executor::new());
-        for _ in 0..threads {
-            let smol = Arc::clone(&smol);
-            thread::spawn(move || futures_lite::future::block_on(smol.run(std::future::pending::<()>())));
-        }
-        Ok(Self {
-            threads,
-            filch: Arc::new(filch_pool::Pool::builder().threads(threads).stack_size(64 << 20).build()?),
-            rayon: Arc::new(rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(64 << 20).build()?),
-            chili: Arc::new(chili::ThreadPool::with_config(chili::Config {
-                thread_count: NonZero::new(threads),
-                ..chili::Config::default()
-            })),
-            tokio: Arc::new(tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build()?),
-            smol,
-        })
-    }
-}
-
-mod fork {
-    //! The fork-join works, once for each way of forking. The order of the arms is the same for all.
-    use filch_pool::Ctx;
-
-    pub(super) fn serial_fib(n: u32) -> u64 {
-        if n < 2 { u64::from(n) } else { serial_fib(n - 1) + serial_fib(n - 2) }
+impl List<'_> {
+    fn add(&mut self, work: &'static str, system: &'static str, operations: f64, turn: Turn) {
+        let threads = self.systems.threads;
+        self.entries.push(Entry { work, threads, system, operations, turn, times: Vec::new(), cpu: 0.0 });
     }
 
-    pub(super) struct Node {
-        pub(super) value: u64,
-        pub(super) arms: Option<(Box<Node>, Box<Node>)>,
-    }
-
-    /// A full tree whose nodes are allocated in a random order of arms, so that no traversal is favoured.
-    pub(super) fn tree(depth: u32, seed: &mut u64) -> Box<Node> {
-        *seed ^= *seed << 13;
-        *seed ^= *seed >> 7;
-        *seed ^= *seed << 17;
-        let value = *seed & 0xff;
-        let arms = (depth > 1).then(|| {
-            if value & 1 == 0 {
-                let left = tree(depth - 1, seed);
-                (left, tree(depth - 1, seed))
-            } else {
-                let right = tree(depth - 1, seed);
-                (tree(depth - 1, seed), right)
-            }
-        });
-        Box::new(Node { value, arms })
-    }
-
-    /// The board of the queens: columns and diagonals taken, the columns still to be tried in this row.
-    #[derive(Clone, Copy)]
-    pub(super) struct Board {
-        full: u32,
-        columns: u32,
-        left: u32,
-        right: u32,
-        open: u32,
-    }
-
-    impl Board {
-        pub(super) fn new(size: u32) -> Self {
-            let full = (1 << size) - 1;
-            Self { full, columns: 0, left: 0, right: 0, open: full }
-        }
-
-        /// The next row after a queen in the lowest open column; `None` if that was the last row.
-        fn descend(self) -> Option<Self> {
-            let queen = self.open & self.open.wrapping_neg();
-            let columns = self.columns | queen;
-            let (left, right) = ((self.left | queen) << 1, (self.right | queen) >> 1);
-            let open = self.full & !(columns | left | right);
-            (columns != self.full).then_some(Self { full: self.full, columns, left, right, open })
-        }
-
-        fn rest(self) -> Self {
-            Self { open: self.open & (self.open - 1), ..self }
-        }
-    }
-
-    macro_rules! works {
-        ($fib:ident, $sum:ident, $queens:ident, $ctx:ident: $type:ty, $join:expr) => {
-            pub(super) fn $fib($ctx: $type, n: u32) -> u64 {
-                if n < 2 {
-                    return u64::from(n);
-                }
-                let (a, b) = $join($ctx, move |c| $fib(c, n - 1), move |c| $fib(c, n - 2));
-                a + b
-            }
-
-            pub(super) fn $sum($ctx: $type, node: &Node) -> u64 {
-                let Some((left, right)) = &node.arms else { return node.value };
-                let (a, b) = $join($ctx, move |c| $sum(c, left), move |c| $sum(c, right));
-                node.value + a + b
-            }
-
-            pub(super) fn $queens($ctx: $type, board: Board) -> u64 {
-                if board.open == 0 {
-                    return 0;
-                }
-                let down = board.descend();
-                let rest = board.rest();
-                let Some(down) = down else { return 1 };
-                if rest.open == 0 {
-                    return $queens($ctx, down);
-                }
-                let (a, b) = $join($ctx, move |c| $queens(c, down), move |c| $queens(c, rest));
-                a + b
-            }
+    /// Something whose whole turn counts.
+    fn whole(&mut self, work: &'static str, system: &'static str, operations: f64, mut body: impl FnMut() + 'static) {
+        let turn = move || {
+            body();
+            None
         };
+        self.add(work, system, operations, Box::new(turn));
     }
 
-    #[inline(always)]
-    fn in_turn<A, B>(_: (), a: impl FnOnce(()) -> A, b: impl FnOnce(()) -> B) -> (A, B) {
-        (a(()), b(()))
-    }
-    #[inline(always)]
-    fn by_filch<A: Send, B: Send>(
-        mut ctx: Ctx<'_>,
-        a: impl FnOnce(Ctx<'_>) -> A + Send,
-        b: impl FnOnce(Ctx<'_>) -> B + Send,
-    ) -> (A, B) {
-        ctx.join(a, b)
-    }
-    #[inline(always)]
-    fn by_filch_local<A: Send, B: Send>(
-        _: (),
-        a: impl FnOnce(()) -> A + Send,
-        b: impl FnOnce(()) -> B + Send,
-    ) -> (A, B) {
-        filch_pool::join(|| a(()), || b(()))
-    }
-    #[inline(always)]
-    fn by_rayon<A: Send, B: Send>(_: (), a: impl FnOnce(()) -> A + Send, b: impl FnOnce(()) -> B + Send) -> (A, B) {
-        rayon::join(|| a(()), || b(()))
-    }
-    #[inline(always)]
-    fn by_chili<A: Send, B: Send>(
-        scope: &mut chili::Scope<'_>,
-        a: impl FnOnce(&mut chili::Scope<'_>) -> A + Send,
-        b: impl FnOnce(&mut chili::Scope<'_>) -> B + Send,
-    ) -> (A, B) {
-        scope.join(a, b)
+    /// One fork-join work in all ways.
+    fn forks(&mut self, name: &'static str, operations: f64, times: usize, work: impl Work) {
+        self.fork::<Serial>(name, operations, times, work);
+        self.fork::<FilchCtx>(name, operations, times, work);
+        self.fork::<FilchJoin>(name, operations, times, work);
+        self.fork::<Rayon>(name, operations, times, work);
+        self.fork::<Chili>(name, operations, times, work);
     }
 
-    works!(fib_serial, sum_serial, queens_serial, ctx: (), in_turn);
-    works!(fib_ctx, sum_ctx, queens_ctx, ctx: Ctx<'_>, by_filch);
-    works!(fib_join, sum_join, queens_join, ctx: (), by_filch_local);
-    works!(fib_rayon, sum_rayon, queens_rayon, ctx: (), by_rayon);
-    works!(fib_chili, sum_chili, queens_chili, ctx: &mut chili::Scope<'_>, by_chili);
-}
+    fn fork<W: Way>(&mut self, name: &'static str, operations: f64, times: usize, work: impl Work) {
+        let systems = self.systems.clone();
+        let body = move || _ = black_box(W::run(&systems, work, times));
+        self.whole(name, W::NAME, operations * times as f64, body);
+    }
 
-/// The five ways through one fork-join work.
-macro_rules! fork_join {
-    ($list:ident, $systems:ident, $work:expr, $operations:expr, $repeat:expr, $input:expr,
-     $serial:ident, $ctx:ident, $join:ident, $rayon:ident, $chili:ident) => {{
-        let (operations, repeat, threads) = ($operations as f64 * $repeat as f64, $repeat, $systems.threads);
-        let mut add = |system, turn| $list.push(entry($work, threads, system, operations, turn));
-        let input = $input;
-        add("serial", turn(repeat, move || fork::$serial((), input())));
-        let (input, pool) = ($input, Arc::clone(&$systems.filch));
-        add(
-            "filch_ctx",
-            Box::new(move || pool.run(|mut ctx| again(repeat, || ctx.join(|c| fork::$ctx(c, input()), |_| ()).0))),
-        );
-        let (input, pool) = ($input, Arc::clone(&$systems.filch));
-        add("filch_join", Box::new(move || pool.install(|| again(repeat, || fork::$join((), input())))));
-        let (input, pool) = ($input, Arc::clone(&$systems.rayon));
-        add("rayon", Box::new(move || pool.install(|| again(repeat, || fork::$rayon((), input())))));
-        let (input, pool) = ($input, Arc::clone(&$systems.chili));
-        add(
-            "chili",
-            Box::new(move || {
-                let mut scope = pool.scope();
-                again(repeat, || fork::$chili(&mut scope, input()));
-            }),
-        );
-    }};
-}
+    /// Storms from inside and from outside on one system.
+    fn storms<S: Spawn>(&mut self, count: usize) {
+        let spawn = S::new(self.systems);
+        let outside = spawn.clone();
+        self.whole("storm_outside", S::NAME, count as f64, move || {
+            let end = Tally::start(count);
+            (0..count).for_each(|_| outside.submit(Tally::count));
+            end.wait();
+        });
+        self.whole("storm_inside", S::NAME, count as f64, move || {
+            let (end, inside) = (Tally::start(count), spawn.clone());
+            spawn.submit(move || (0..count).for_each(|_| inside.submit(Tally::count)));
+            end.wait();
+        });
+    }
 
-fn entry(work: &'static str, threads: usize, system: &'static str, operations: f64, turn: Turn) -> Entry {
-    Entry { work, threads, system, operations, turn, times: Vec::new(), cpu: 0.0 }
-}
+    /// Entering one system and coming back: back to back, and after a pause in which it falls asleep.
+    fn entering(&mut self, system: &'static str, enter: impl Fn() + Clone + 'static) {
+        const TRIPS: usize = 2000;
+        const WAKE_UPS: usize = 20;
+        const PAUSE: Duration = Duration::from_millis(5);
+        let body = enter.clone();
+        self.whole("round_trip", system, TRIPS as f64, move || (0..TRIPS).for_each(|_| body()));
+        let wake = move |_| {
+            thread::sleep(PAUSE);
+            let began = Instant::now();
+            enter();
+            began.elapsed().as_nanos() as f64
+        };
+        let turn = move || Some(median(&mut (0..WAKE_UPS).map(&wake).collect::<Vec<_>>()));
+        self.add("wake_up", system, 1.0, Box::new(turn));
+    }
 
-fn again<R>(repeat: usize, mut body: impl FnMut() -> R) {
-    for _ in 0..repeat {
-        black_box(body());
+    /// Short parallel regions with pauses between them. Who spins in the pauses shows it in the processor time.
+    fn bursts<W: Way>(&mut self) {
+        const BURSTS: usize = 40;
+        const PAUSE: Duration = Duration::from_millis(3);
+        let systems = self.systems.clone();
+        let burst = move |_| {
+            let began = Instant::now();
+            black_box(W::run(&systems, Fib(22), 1));
+            let time = began.elapsed().as_nanos() as f64;
+            thread::sleep(PAUSE);
+            time
+        };
+        let turn = move || Some((0..BURSTS).map(&burst).sum::<f64>() / BURSTS as f64);
+        self.add("bursts", W::NAME, 1.0, Box::new(turn));
     }
 }
 
-fn turn<R>(repeat: usize, mut body: impl FnMut() -> R + 'static) -> Turn {
-    Box::new(move || again(repeat, &mut body))
+/// A system that takes tasks nobody waits for.
+trait Spawn: Clone + Send + 'static {
+    const NAME: &'static str;
+    fn new(systems: &Systems) -> Self;
+    fn submit(&self, body: impl FnOnce() + Send + 'static);
 }
 
-/// Counts down tasks and wakes the main thread after the last.
-struct Countdown {
-    left: AtomicUsize,
-    waiter: Thread,
+impl Spawn for Arc<filch_pool::Pool> {
+    const NAME: &'static str = "filch_spawn";
+
+    fn new(systems: &Systems) -> Self {
+        Self::clone(&systems.filch)
+    }
+
+    fn submit(&self, body: impl FnOnce() + Send + 'static) {
+        self.detach(body);
+    }
 }
 
-impl Countdown {
-    fn new(count: usize) -> Arc<Self> {
-        Arc::new(Self { left: AtomicUsize::new(count), waiter: thread::current() })
+impl Spawn for Arc<rayon::ThreadPool> {
+    const NAME: &'static str = "rayon";
+
+    fn new(systems: &Systems) -> Self {
+        Self::clone(&systems.rayon)
     }
 
-    fn done(&self) {
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.waiter.unpark();
-        }
+    fn submit(&self, body: impl FnOnce() + Send + 'static) {
+        self.spawn(body);
+    }
+}
+
+impl Spawn for Arc<tokio::runtime::Runtime> {
+    const NAME: &'static str = "tokio";
+
+    fn new(systems: &Systems) -> Self {
+        Self::clone(&systems.tokio)
     }
 
+    fn submit(&self, body: impl FnOnce() + Send + 'static) {
+        drop(self.spawn(async move { body() }));
+    }
+}
+
+impl Spawn for Arc<async_executor::Executor<'static>> {
+    const NAME: &'static str = "async_executor";
+
+    fn new(systems: &Systems) -> Self {
+        Self::clone(&systems.smol)
+    }
+
+    fn submit(&self, body: impl FnOnce() + Send + 'static) {
+        self.spawn(async move { body() }).detach();
+    }
+}
+
+/// Counts tasks that ended, with a counter for each thread: one counter for all would measure the fight for it.
+struct Tally {
+    expected: usize,
+}
+
+#[repr(align(128))]
+struct Lane(AtomicUsize);
+
+static LANES: [Lane; 64] = [const { Lane(AtomicUsize::new(0)) }; 64];
+static NEXT_LANE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static LANE: &'static Lane = &LANES[NEXT_LANE.fetch_add(1, Ordering::Relaxed) % LANES.len()];
+}
+
+impl Tally {
+    fn start(expected: usize) -> Self {
+        LANES.iter().for_each(|lane| lane.0.store(0, Ordering::Release));
+        Self { expected }
+    }
+
+    fn count() {
+        LANE.with(|lane| lane.0.fetch_add(1, Ordering::Release));
+    }
+
+    /// Looks twenty thousand times a second: the error is far below what is measured, and no system is woken by it.
     fn wait(&self) {
-        while self.left.load(Ordering::Acquire) > 0 {
-            thread::park();
+        while LANES.iter().map(|lane| lane.0.load(Ordering::Acquire)).sum::<usize>() < self.expected {
+            thread::sleep(Duration::from_micros(50));
         }
     }
 }
 
-/// A million tasks that only count, from one task inside the pool or from the main thread.
-fn storms(list: &mut Vec<Entry>, systems: &Systems, count: usize) {
-    let threads = systems.threads;
-    let mut add = |work, system, turn: Turn| list.push(entry(work, threads, system, count as f64, turn));
-    let pool = Arc::clone(&systems.filch);
-    add(
-        "storm_outside",
-        "filch_spawn",
-        Box::new(move || {
-            let end = Countdown::new(count);
-            for _ in 0..count {
-                let end = Arc::clone(&end);
-                pool.detach(move || end.done());
-            }
-            end.wait();
-        }),
-    );
-    let pool = Arc::clone(&systems.filch);
-    add(
-        "storm_inside",
-        "filch_spawn",
-        Box::new(move || {
-            let end = Countdown::new(count);
-            pool.install(|| {
-                for _ in 0..count {
-                    let end = Arc::clone(&end);
-                    pool.detach(move || end.done());
-                }
-            });
-            end.wait();
-        }),
-    );
-    let pool = Arc::clone(&systems.rayon);
-    add(
-        "storm_outside",
-        "rayon",
-        Box::new(move || {
-            let end = Countdown::new(count);
-            for _ in 0..count {
-                let end = Arc::clone(&end);
-                pool.spawn(move || end.done());
-            }
-            end.wait();
-        }),
-    );
-    let pool = Arc::clone(&systems.rayon);
-    add(
-        "storm_inside",
-        "rayon",
-        Box::new(move || {
-            let end = Countdown::new(count);
-            pool.install(|| {
-                for _ in 0..count {
-                    let end = Arc::clone(&end);
-                    rayon::spawn(move || end.done());
-                }
-            });
-            end.wait();
-        }),
-    );
-    let runtime = Arc::clone(&systems.tokio);
-    add(
-        "storm_outside",
-        "tokio",
-        Box::new(move || {
-            let end = Countdown::new(count);
-            for _ in 0..count {
-                let end = Arc::clone(&end);
-                drop(runtime.spawn(async move { end.done() }));
-            }
-            end.wait();
-        }),
-    );
-    let runtime = Arc::clone(&systems.tokio);
-    add(
-        "storm_inside",
-        "tokio",
-        Box::new(move || {
-            let end = Countdown::new(count);
-            let inner = Arc::clone(&end);
-            drop(runtime.spawn(async move {
-                for _ in 0..count {
-                    let end = Arc::clone(&inner);
-                    drop(tokio::spawn(async move { end.done() }));
-                }
-            }));
-            end.wait();
-        }),
-    );
-    let executor = Arc::clone(&systems.smol);
-    add(
-        "storm_outside",
-        "async_executor",
-        Box::new(move || {
-            let end = Countdown::new(count);
-            for _ in 0..count {
-                let end = Arc::clone(&end);
-                executor.spawn(async move { end.done() }).detach();
-            }
-            end.wait();
-        }),
-    );
-    let pool = Arc::clone(&systems.filch);
-    add(
-        "storm_scope",
-        "filch_spawn",
-        Box::new(move || {
-            let sum = AtomicUsize::new(0);
-            pool.scope(|scope| (0..count).for_each(|_| scope.spawn(|_| _ = sum.fetch_add(1, Ordering::Relaxed))));
-            assert_eq!(sum.into_inner(), count);
-        }),
-    );
-    let pool = Arc::clone(&systems.rayon);
-    add(
-        "storm_scope",
-        "rayon",
-        Box::new(move || {
-            let sum = AtomicUsize::new(0);
-            pool.scope(|scope| (0..count).for_each(|_| scope.spawn(|_| _ = sum.fetch_add(1, Ordering::Relaxed))));
-            assert_eq!(sum.into_inner(), count);
-        }),
-    );
+/// A million tasks of one scope.
+fn scope_storms(list: &mut List, count: usize) {
+    let pool = Arc::clone(&list.systems.filch);
+    list.whole("storm_scope", "filch_spawn", count as f64, move || {
+        pool.scope(|scope| (0..count).for_each(|_| scope.spawn(|_| Tally::count())));
+    });
+    let pool = Arc::clone(&list.systems.rayon);
+    list.whole("storm_scope", "rayon", count as f64, move || {
+        pool.scope(|scope| (0..count).for_each(|_| scope.spawn(|_| Tally::count())));
+    });
 }
 
 fn skynet_filch(from: usize, size: usize) -> usize {
@@ -455,80 +290,48 @@ fn skynet_tokio(from: usize, size: usize) -> Pin<Box<dyn Future<Output = usize> 
     })
 }
 
-/// Trees of tasks, loops, wake-ups and round trips.
-fn others(list: &mut Vec<Entry>, systems: &Systems, count: usize) {
-    let threads = systems.threads;
+/// Trees of tasks: each spawns ten and adds up what they bring, down to a million.
+fn skynets(list: &mut List, count: usize) {
     let expected = count * (count - 1) / 2;
-    let mut add = |work, system, operations, turn: Turn| list.push(entry(work, threads, system, operations, turn));
     let tasks = count as f64 * 10.0 / 9.0;
-    let pool = Arc::clone(&systems.filch);
-    add(
-        "skynet",
-        "filch_spawn",
-        tasks,
-        Box::new(move || assert_eq!(pool.install(|| skynet_filch(0, count)), expected)),
-    );
-    let pool = Arc::clone(&systems.rayon);
-    add("skynet", "rayon", tasks, Box::new(move || assert_eq!(pool.install(|| skynet_rayon(0, count)), expected)));
-    let runtime = Arc::clone(&systems.tokio);
-    add(
-        "skynet",
-        "tokio",
-        tasks,
-        Box::new(move || {
-            let root = runtime.spawn(skynet_tokio(0, count));
-            assert_eq!(runtime.block_on(root).unwrap_or(0), expected);
-        }),
-    );
+    let pool = Arc::clone(&list.systems.filch);
+    list.whole("skynet", "filch_spawn", tasks, move || {
+        assert_eq!(pool.install(|| skynet_filch(0, count)), expected);
+    });
+    let pool = Arc::clone(&list.systems.rayon);
+    list.whole("skynet", "rayon", tasks, move || {
+        assert_eq!(pool.install(|| skynet_rayon(0, count)), expected);
+    });
+    let runtime = Arc::clone(&list.systems.tokio);
+    list.whole("skynet", "tokio", tasks, move || {
+        let root = runtime.spawn(skynet_tokio(0, count));
+        assert_eq!(runtime.block_on(root).unwrap_or(0), expected);
+    });
+}
 
+/// A loop over a slice.
+fn loops(list: &mut List, count: usize) {
     let step = |number: &mut u64| *number = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31) ^ 1;
-    let (pool, mut numbers) = (Arc::clone(&systems.filch), vec![1u64; count]);
-    add(
-        "parallel_for",
-        "filch_join",
-        count as f64,
-        Box::new(move || pool.install(|| filch_pool::for_each_mut(&mut numbers, step))),
-    );
-    let (pool, mut numbers) = (Arc::clone(&systems.rayon), vec![1u64; count]);
-    add(
-        "parallel_for",
-        "rayon",
-        count as f64,
-        Box::new(move || pool.install(|| numbers.par_iter_mut().for_each(step))),
-    );
+    let (pool, mut numbers) = (Arc::clone(&list.systems.filch), vec![1u64; count]);
+    list.whole("parallel_for", "filch_join", count as f64, move || {
+        pool.install(|| filch_pool::for_each_mut(&mut numbers, step));
+    });
+    let (pool, mut numbers) = (Arc::clone(&list.systems.rayon), vec![1u64; count]);
+    list.whole("parallel_for", "rayon", count as f64, move || {
+        pool.install(|| numbers.par_iter_mut().for_each(step));
+    });
+}
 
-    for (work, trips, pause) in [("round_trip", 2000, None), ("wake_up", 20, Some(Duration::from_millis(5)))] {
-        let each = move |mut enter: Box<dyn FnMut()>| -> Turn {
-            Box::new(move || {
-                for _ in 0..trips {
-                    if let Some(pause) = pause {
-                        let began = Instant::now();
-                        thread::sleep(pause);
-                        PAUSED.fetch_add(began.elapsed().as_nanos() as usize, Ordering::Relaxed);
-                    }
-                    enter();
-                }
-            })
-        };
-        let pool = Arc::clone(&systems.filch);
-        add(work, "filch_join", f64::from(trips), each(Box::new(move || pool.install(|| _ = black_box(1)))));
-        let pool = Arc::clone(&systems.rayon);
-        add(work, "rayon", f64::from(trips), each(Box::new(move || pool.install(|| _ = black_box(1)))));
-        let runtime = Arc::clone(&systems.tokio);
-        add(
-            work,
-            "tokio",
-            f64::from(trips),
-            each(Box::new(move || {
-                let task = runtime.spawn(async { _ = black_box(1) });
-                _ = futures_lite::future::block_on(task);
-            })),
-        );
-    }
-    if threads > 1 {
-        let pool = Arc::clone(&systems.filch);
-        add("chain_400", "filch_ctx", 400.0, Box::new(move || pool.run(|ctx| chain(ctx, 400))));
-    }
+fn entering(list: &mut List) {
+    let pool = Arc::clone(&list.systems.filch);
+    list.entering("filch_join", move || pool.install(|| _ = black_box(1)));
+    let pool = Arc::clone(&list.systems.rayon);
+    list.entering("rayon", move || pool.install(|| _ = black_box(1)));
+    let runtime = Arc::clone(&list.systems.tokio);
+    list.entering("tokio", move || {
+        let task = runtime.spawn(async { _ = black_box(1) });
+        _ = futures_lite::future::block_on(task);
+    });
 }
 
 /// A chain of forks whose second arms take 50 µs each.
@@ -544,78 +347,71 @@ fn chain(mut ctx: filch_pool::Ctx<'_>, n: u32) {
     }
 }
 
-/// Nanoseconds slept on purpose.
-static PAUSED: AtomicUsize = AtomicUsize::new(0);
+/// What only filch can be asked for: the time for sharing deep chains and sleeping arms.
+fn sharing(list: &mut List) {
+    if list.systems.threads < 2 {
+        return;
+    }
+    let pool = Arc::clone(&list.systems.filch);
+    list.whole("chain_400", "filch_ctx", 1.0, move || pool.run(|ctx| chain(ctx, 400)));
+    let pool = Arc::clone(&list.systems.filch);
+    list.whole("two_sleeps", "filch_join", 1.0, move || {
+        let sleep = || thread::sleep(Duration::from_millis(50));
+        pool.install(|| _ = filch_pool::join(sleep, sleep));
+    });
+}
 
-/// The time of one turn. The pauses before wake-ups do not count.
+/// The time of one turn.
 fn measure(entry: &mut Entry) {
-    PAUSED.store(0, Ordering::Relaxed);
     let (cpu, began) = (process_seconds(), Instant::now());
-    (entry.turn)();
-    let time = began.elapsed().as_nanos() as f64 - PAUSED.load(Ordering::Relaxed) as f64;
+    let counted = (entry.turn)();
+    let time = counted.unwrap_or_else(|| began.elapsed().as_nanos() as f64 / entry.operations);
     entry.cpu += process_seconds() - cpu;
-    entry.times.push(time / entry.operations);
+    entry.times.push(time);
 }
 
 fn entries(arguments: &Arguments) -> Result<Vec<Entry>> {
     let (fib, depth, queens) = if arguments.full { (35, 24, 13) } else { (32, 20, 12) };
-    let forks = fork::serial_fib(fib + 1) - 1;
-    let mut seed = 0x1234_5678_9ABC_DEF1;
-    let (small, large) = (fork::tree(10, &mut seed), fork::tree(depth, &mut seed));
-    let (small, large): (&'static fork::Node, &'static fork::Node) = (Box::leak(small), Box::leak(large));
-    let board = fork::Board::new(queens);
-    ensure!(fork::queens_serial((), fork::Board::new(8)) == 92, "the queens are wrong");
-    let mut list = Vec::new();
+    let large = Sum(Node::tree(depth, Layout::InOrder));
+    let shuffled = Sum(Node::tree(20, Layout::Shuffled));
+    let small = Sum(Node::tree(10, Layout::InOrder));
+    ensure!(Queens::new(8).work::<Serial>(()) == 92, "the queens are wrong");
+    for tree in [uts::T1, uts::T3] {
+        ensure!(tree.work::<Serial>(()) == tree.nodes, "a tree has not its published size");
+    }
+    let forks = Fib(fib + 1).work::<Serial>(()) as f64;
+    let count = 1_000_000;
+    let mut entries = Vec::new();
     for threads in [1, 2] {
         let systems = Systems::new(threads)?;
-        fork_join!(list, systems, "fib", forks, 1, move || fib, fib_serial, fib_ctx, fib_join, fib_rayon, fib_chili);
-        fork_join!(
-            list,
-            systems,
-            "tree_small",
-            1023,
-            1000,
-            move || small,
-            sum_serial,
-            sum_ctx,
-            sum_join,
-            sum_rayon,
-            sum_chili
-        );
-        fork_join!(
-            list,
-            systems,
-            "tree_large",
-            1 << depth,
-            1,
-            move || large,
-            sum_serial,
-            sum_ctx,
-            sum_join,
-            sum_rayon,
-            sum_chili
-        );
-        fork_join!(
-            list,
-            systems,
-            "queens",
-            1,
-            1,
-            move || board,
-            queens_serial,
-            queens_ctx,
-            queens_join,
-            queens_rayon,
-            queens_chili
-        );
-        let count = 1_000_000;
-        storms(&mut list, &systems, count);
-        others(&mut list, &systems, count);
+        let mut list = List { entries: Vec::new(), systems: &systems };
+        list.forks("fib", forks, 1, Fib(fib));
+        list.forks("plain_fib", forks, 1, PlainFib(fib));
+        list.forks("tree_small", 1023.0, 1000, small);
+        list.forks("tree_large", f64::from(1 << depth), 1, large);
+        list.forks("tree_shuffled", f64::from(1 << 20), 1, shuffled);
+        list.forks("queens", 1.0, 1, Queens::new(queens));
+        list.forks("uts_t1", uts::T1.nodes as f64, 1, uts::T1);
+        list.forks("uts_t3", uts::T3.nodes as f64, 1, uts::T3);
+        list.storms::<Arc<filch_pool::Pool>>(count);
+        list.storms::<Arc<rayon::ThreadPool>>(count);
+        list.storms::<Arc<tokio::runtime::Runtime>>(count);
+        list.storms::<Arc<async_executor::Executor<'static>>>(count);
+        scope_storms(&mut list, count);
+        skynets(&mut list, count);
+        loops(&mut list, count);
+        entering(&mut list);
+        list.bursts::<FilchCtx>();
+        list.bursts::<FilchJoin>();
+        list.bursts::<Rayon>();
+        list.bursts::<Chili>();
+        sharing(&mut list);
+        entries.append(&mut list.entries);
     }
     if let Some(only) = &arguments.only {
-        list.retain(|entry| entry.work.contains(only.as_str()));
+        entries.retain(|entry| only.split(',').any(|part| entry.work.contains(part)));
     }
-    Ok(list)
+    Ok(entries)
 }
 
 fn median(times: &mut [f64]) -> f64 {
@@ -626,7 +422,7 @@ fn median(times: &mut [f64]) -> f64 {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let mut list = entries(&arguments)?;
-    list.iter_mut().for_each(|entry| (entry.turn)());
+    list.iter_mut().for_each(|entry| _ = (entry.turn)());
     for _ in 0..arguments.rounds {
         list.iter_mut().for_each(measure);
     }
@@ -635,39 +431,74 @@ fn main() -> Result<()> {
         threads: entry.threads,
         system: entry.system,
         ns_per_op: median(&mut entry.times),
-        best_ns_per_op: entry.times.first().copied().unwrap_or(f64::NAN),
         cpu_s: entry.cpu / arguments.rounds as f64,
+        best: entry.times.first().copied().unwrap_or(f64::NAN),
     };
     let rows: Vec<Row> = list.iter_mut().map(row).collect();
     #[expect(clippy::print_stdout, reason = "the result of the command")]
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        println!("{}", table(&rows));
+        println!("{}\n{}", table(&rows), summary(&rows));
     }
     Ok(())
 }
 
-/// Every row, with its ratio to rayon in the same work and with the same threads.
+fn find<'a>(rows: &'a [Row], of: &Row, system: &str) -> Option<&'a Row> {
+    rows.iter().find(|row| (row.work, row.threads, row.system) == (of.work, of.threads, system))
+}
+
+/// Every row, with its ratio to the rivals in the same work and with the same threads.
 fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
-    table.set_header(["work", "threads", "system", "ns/op", "best", "cpu s", "of rayon", "of chili"]);
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(["work", "threads", "system", "ns/op", "best", "cpu s", "of rayon", "of chili", "of tokio"]);
     for row in rows {
-        let of = |system: &str| {
-            let rival =
-                rows.iter().find(|other| (other.work, other.threads, other.system) == (row.work, row.threads, system));
-            rival.map_or_else(String::new, |rival| format!("{:.2}", row.ns_per_op / rival.ns_per_op))
+        let of = |system| {
+            find(rows, row, system).map_or_else(String::new, |rival| format!("{:.2}", row.ns_per_op / rival.ns_per_op))
         };
         table.add_row([
             row.work.to_owned(),
             row.threads.to_string(),
             row.system.to_owned(),
             format!("{:.2}", row.ns_per_op),
-            format!("{:.2}", row.best_ns_per_op),
-            format!("{:.3}", row.cpu_s),
+            format!("{:.2}", row.best),
+            format!("{:.4}", row.cpu_s),
             of("rayon"),
             of("chili"),
+            of("tokio"),
         ]);
+    }
+    table
+}
+
+/// The fork-join works together: geometric means of the ratios, and the worst of each. Left out are the shuffled tree,
+/// which shows memory more than forks, and the second form of fib.
+fn summary(rows: &[Row]) -> Table {
+    const WORKS: [&str; 6] = ["fib", "tree_small", "tree_large", "queens", "uts_t1", "uts_t3"];
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(["fork-join", "threads", "geometric mean", "worst", "in", "overhead, worst", "in"]);
+    for (system, rival) in [("filch_ctx", "rayon"), ("filch_ctx", "chili"), ("filch_join", "rayon")] {
+        for threads in [1, 2] {
+            let ours =
+                rows.iter().filter(|row| row.system == system && row.threads == threads && WORKS.contains(&row.work));
+            let pairs: Vec<_> = ours.filter_map(|row| Some((row, find(rows, row, rival)?))).collect();
+            let ratio = |(row, rival): &(&Row, &Row)| row.ns_per_op / rival.ns_per_op;
+            // Beyond what the work itself takes when it is shared perfectly.
+            let overhead = |(row, rival): &(&Row, &Row)| {
+                let serial = find(rows, row, "serial").map_or(0.0, |serial| serial.ns_per_op) / threads as f64;
+                (row.ns_per_op - serial) / (rival.ns_per_op - serial)
+            };
+            let worst = |of: &dyn Fn(&(&Row, &Row)) -> f64| {
+                let worst = pairs.iter().map(|pair| (of(pair), pair.0.work)).max_by(|a, b| a.0.total_cmp(&b.0));
+                worst.map_or_else(Default::default, |(ratio, work)| (format!("{ratio:.2}"), work.to_owned()))
+            };
+            let mean = (pairs.iter().map(|pair| ratio(pair).ln()).sum::<f64>() / pairs.len() as f64).exp();
+            let ((slowest, slowest_in), (most, most_in)) = (worst(&ratio), worst(&overhead));
+            let name = format!("{system} / {rival}");
+            table.add_row([name, threads.to_string(), format!("{mean:.2}"), slowest, slowest_in, most, most_in]);
+        }
     }
     table
 }

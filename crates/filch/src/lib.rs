@@ -20,6 +20,15 @@
 //! assert_eq!(balancer.status(task)?.result.as_deref(), Some(&8));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! For work inside one process that is too small to be submitted there is [`pool`]: fork and join, scopes, loops.
+//!
+//! ```
+//! let numbers: Vec<u64> = (1..=1000).collect();
+//! let (low, high) = numbers.split_at(500);
+//! let (low, high) = filch::pool::join(|| low.iter().sum::<u64>(), || high.iter().sum::<u64>());
+//! assert_eq!(low + high, 500_500);
+//! ```
 #![forbid(unsafe_code)]
 
 mod assignment;
@@ -48,6 +57,8 @@ pub use filch_core::{
     Cause, Concern, Health, JobId, LoadReport, Metrics, ParentFailure, Priority, Span, Status, TaskId, Time, WorkerId,
     WorkerState,
 };
+/// The in-process pool, apart from the balancer: a fork costs nanoseconds, and nothing of it is scheduled by events.
+pub use filch_pool as pool;
 pub use info::{Sample, StealReport, TaskInfo, TaskStatus, WorkerInfo};
 pub use task::{Dependency, PriorityValue, Reported, Task, TaskName};
 pub use worker::{Worker, WorkerName, WorkerUpdate};

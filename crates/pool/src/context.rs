@@ -3,12 +3,13 @@
 //! A fork is a store and a predicted branch; a join that was not stolen is another. The forked closure lies on the stack.
 
 use std::cell::UnsafeCell;
+use std::hint::black_box;
 use std::marker::PhantomData;
-use std::mem::{ManuallyDrop, MaybeUninit, forget};
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
-use crate::deque::{Deque, Header};
+use crate::deque::{Deque, Header, Slot};
 use crate::registry::Payload;
 use crate::worker::{self, Worker};
 
@@ -33,7 +34,7 @@ use crate::worker::{self, Worker};
 ///
 /// It cannot be taken to another thread, nor used inside an arm of its own fork:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// # use filch_pool::Ctx;
 /// fn twice(mut ctx: Ctx<'_>) {
 ///     ctx.join(|_| { ctx.join(|_| (), |_| ()); }, |_| ());
@@ -41,7 +42,7 @@ use crate::worker::{self, Worker};
 /// ```
 pub struct Ctx<'worker> {
     deque: &'worker Deque,
-    tail: u32,
+    tail: *const Slot,
     /// Neither Send nor Sync: it stands for a place on this thread's stack.
     here: PhantomData<*mut ()>,
 }
@@ -59,7 +60,7 @@ where
     B: FnOnce(Ctx<'_>) -> R + Send,
     R: Send,
 {
-    #[inline]
+    #[inline(always)]
     fn new(body: B) -> Self {
         Self {
             header: Header::new(Self::run),
@@ -68,118 +69,103 @@ where
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn header(&self) -> *const Header {
         ptr::from_ref(self).cast()
     }
 
     /// # Safety
     /// Nobody else runs or drops the body, now or later.
-    #[inline]
+    #[inline(always)]
     unsafe fn take_body(&self) -> B {
         // SAFETY: the caller's promise.
         unsafe { ManuallyDrop::take(&mut *self.body.get()) }
     }
 
-    /// # Safety
-    /// The job was stolen and its latch is set; called once.
-    unsafe fn take_result(&self) -> Result<R, Payload> {
-        // SAFETY: the thief wrote the result before it set the latch.
-        unsafe { (*self.result.get()).assume_init_read() }
-    }
-
     /// What a thief calls.
-    unsafe fn run(job: *const Header, worker: *const (), tail: u32) {
+    unsafe fn run(job: *const Header, worker: *const (), tail: *const Slot) {
         // SAFETY: the header is the first field of a live `StackJob<B, R>`, and the thief alone may run it.
         let this = unsafe { &*job.cast::<Self>() };
         // SAFETY: `run_job` passes itself, and it outlives the call.
         let worker = unsafe { &*worker.cast::<Worker>() };
         // SAFETY: stealing made the body the thief's.
         let body = unsafe { this.take_body() };
-        let result = catch_unwind(AssertUnwindSafe(|| body(Ctx::new(worker, tail))));
+        let result = catch_unwind(AssertUnwindSafe(|| body(Ctx::at(worker.deque(), tail))));
         // SAFETY: the owner looks at the result only after the latch is set, which happens after this.
         unsafe { (*this.result.get()).write(result) };
     }
-}
 
-/// Takes a fork back when its first arm panics.
-struct Abandon<'a, B, R>
-where
-    B: FnOnce(Ctx<'_>) -> R + Send,
-    R: Send,
-{
-    deque: &'a Deque,
-    index: u32,
-    job: &'a StackJob<B, R>,
-}
-
-impl<B, R> Drop for Abandon<'_, B, R>
-where
-    B: FnOnce(Ctx<'_>) -> R + Send,
-    R: Send,
-{
-    // Inlined, so that the three fields stay in registers as long as nothing unwinds.
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: we are on the owner's thread, unwinding out of the first arm, so the fork is the newest.
-        unsafe { abandon(self.deque, self.index, self.job) };
-    }
-}
-
-/// # Safety
-/// Only the owner calls it, and the job is the newest fork, in slot `index`.
-#[cold]
-#[inline(never)]
-unsafe fn abandon<B, R>(deque: &Deque, index: u32, job: &StackJob<B, R>)
-where
-    B: FnOnce(Ctx<'_>) -> R + Send,
-    R: Send,
-{
-    // SAFETY: the caller's promise; a job that was popped is ours to drop.
-    unsafe {
-        if deque.pop(index) {
-            drop(job.take_body());
-        } else {
-            // The first panic wins; the second arm's outcome is dropped with whatever it carries.
-            drop(wait_for_stolen(deque, index, job));
+    /// What the owner does when the fast way to take the job back is closed: takes it back all the same, or waits for
+    /// the thief. `None` if the job is still to be run, by the caller.
+    ///
+    /// # Safety
+    /// Only the owner calls it. The job is the newest fork, in `slot`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn take_back(&self, deque: &Deque, slot: *const Slot) -> Option<Result<R, Payload>> {
+        // SAFETY: the caller's promise; after the wait the latch is set, and the thief wrote the result before.
+        unsafe {
+            if deque.pop_slow(slot) {
+                return None;
+            }
+            // A context exists only on a worker's thread; nothing else can be here.
+            let Some(worker) = worker::current() else { std::process::abort() };
+            worker.wait_for_job(self.header(), slot.wrapping_add(1));
+            deque.reset(slot);
+            Some((*self.result.get()).assume_init_read())
         }
     }
-}
 
-/// # Safety
-/// `deque.pop(index)` returned false for this very job.
-#[cold]
-#[inline(never)]
-unsafe fn wait_for_stolen<B, R>(deque: &Deque, index: u32, job: &StackJob<B, R>) -> Result<R, Payload>
-where
-    B: FnOnce(Ctx<'_>) -> R + Send,
-    R: Send,
-{
-    // A context exists only on a worker's thread; nothing else can be here.
-    let Some(worker) = worker::current() else { std::process::abort() };
-    // SAFETY: the caller's promise; after the wait the latch is set.
-    unsafe {
-        worker.wait_for_job(job.header(), index + 1);
-        deque.reset(index);
-        job.take_result()
+    /// The result of the second arm after the fast way to take it back was closed.
+    ///
+    /// # Safety
+    /// As for `take_back`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn finish(&self, deque: &Deque, slot: *const Slot) -> R {
+        // SAFETY: the caller's promise; without a result the body is ours to run.
+        match unsafe { self.take_back(deque, slot) } {
+            // SAFETY: as above.
+            None => (unsafe { self.take_body() })(Ctx::at(deque, slot)),
+            Some(Ok(second)) => second,
+            Some(Err(payload)) => resume_unwind(payload),
+        }
+    }
+
+    /// Ends the fork after its first arm panicked, and lets the panic go on. It never returns: the result type says
+    /// only that the compiler is not to know (see `Ctx::join`).
+    ///
+    /// # Safety
+    /// As for `take_back`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn abandon<RA>(&self, deque: &Deque, slot: *const Slot, payload: Payload) -> RA {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if deque.pop_private(slot) {
+                drop(self.take_body());
+            } else {
+                match self.take_back(deque, slot) {
+                    None => drop(self.take_body()),
+                    // The first panic wins; the second arm's outcome is dropped with whatever it carries.
+                    Some(outcome) => drop(outcome),
+                }
+            }
+        }
+        resume_unwind(payload)
     }
 }
 
 impl<'worker> Ctx<'worker> {
-    #[inline]
-    pub(crate) fn new(worker: &'worker Worker, tail: u32) -> Self {
-        Self::at(&worker.seat().deque, tail)
-    }
-
-    #[inline]
-    fn at(deque: &'worker Deque, tail: u32) -> Self {
+    #[inline(always)]
+    pub(crate) fn at(deque: &'worker Deque, tail: *const Slot) -> Self {
         Self { deque, tail, here: PhantomData }
     }
 
     /// Runs both closures, perhaps in parallel: `a` here, `b` here too unless an idle worker takes it.
     ///
     /// If one panics, the panic goes on from here once both have ended; if both do, `a`'s.
-    #[inline]
+    #[inline(always)]
     pub fn join<A, B, RA, RB>(&mut self, a: A, b: B) -> (RA, RB)
     where
         A: FnOnce(Ctx<'_>) -> RA + Send,
@@ -187,33 +173,9 @@ impl<'worker> Ctx<'worker> {
         RA: Send,
         RB: Send,
     {
-        let (deque, index) = (self.deque, self.tail);
-        let job = StackJob::new(b);
         // SAFETY: a context is used on its worker's thread only and its tail is the true one: it is borrowed here, so no
-        // older one can fork before this returns. Every way out below takes the job back first.
-        if !unsafe { deque.push(index, job.header()) } {
-            // SAFETY: the job never became visible.
-            let b = unsafe { job.take_body() };
-            let first = a(Ctx::at(deque, index));
-            return (first, b(Ctx::at(deque, index)));
-        }
-        let abandon = Abandon { deque, index, job: &job };
-        let first = a(Ctx::at(deque, index + 1));
-        forget(abandon);
-        // SAFETY: the fork is the newest again, and after a successful pop its body is ours.
-        if unsafe { deque.pop(index) } {
-            // SAFETY: as above.
-            let body = unsafe { job.take_body() };
-            return (first, body(Ctx::at(deque, index)));
-        }
-        // SAFETY: `pop` just said that it was stolen.
-        match unsafe { wait_for_stolen(deque, index, &job) } {
-            Ok(second) => (first, second),
-            Err(payload) => {
-                drop(first);
-                resume_unwind(payload)
-            }
-        }
+        // older one can fork before this returns.
+        unsafe { fork::<false, _, _, _, _>(self.deque, self.tail, a, b) }
     }
 
     /// Whether an idle worker asked this one for work.
@@ -223,6 +185,101 @@ impl<'worker> Ctx<'worker> {
     }
 }
 
+/// Forks `b` off, runs `a` with the tail above it, and takes `b` back or waits for it.
+///
+/// With `HINT` it keeps the deque's hint of the tail where the next one to search will find it.
+///
+/// # Safety
+/// Only the deque's owner calls it, with the true tail.
+#[inline(always)]
+unsafe fn fork<const HINT: bool, A, B, RA, RB>(deque: &Deque, tail: *const Slot, a: A, b: B) -> (RA, RB)
+where
+    A: FnOnce(Ctx<'_>) -> RA,
+    B: FnOnce(Ctx<'_>) -> RB + Send,
+    RB: Send,
+{
+    if !deque.may_push(tail) {
+        // The whole rest, so that nothing has to be kept for coming back here.
+        // SAFETY: the caller's promise.
+        return unsafe { fork_slow::<HINT, _, _, _, _>(deque, tail, a, b) };
+    }
+    let job = StackJob::new(b);
+    // SAFETY: the caller's promise; `both` takes the job back before it goes away.
+    unsafe {
+        deque.push(tail, job.header());
+        both::<HINT, _, _, _, _>(deque, tail, a, &job)
+    }
+}
+
+/// A fork when somebody wants work or there is no room.
+///
+/// # Safety
+/// As for `fork`.
+#[cold]
+#[inline(never)]
+unsafe fn fork_slow<const HINT: bool, A, B, RA, RB>(deque: &Deque, tail: *const Slot, a: A, b: B) -> (RA, RB)
+where
+    A: FnOnce(Ctx<'_>) -> RA,
+    B: FnOnce(Ctx<'_>) -> RB + Send,
+    RB: Send,
+{
+    let job = StackJob::new(b);
+    // SAFETY: the caller's promise, as in `fork`.
+    unsafe {
+        if deque.push_slow(tail, job.header()) {
+            if let Some(worker) = worker::current() {
+                worker.registry().shared_fork();
+            }
+            return both::<HINT, _, _, _, _>(deque, tail, a, &job);
+        }
+        // The job never became visible.
+        let b = job.take_body();
+        (a(Ctx::at(deque, tail)), b(Ctx::at(deque, tail)))
+    }
+}
+
+/// The two arms of a fork, the second in `slot`.
+///
+/// # Safety
+/// As for `fork`; the job is in the slot, the newest.
+#[inline(always)]
+unsafe fn both<const HINT: bool, A, B, RA, RB>(
+    deque: &Deque,
+    slot: *const Slot,
+    a: A,
+    job: &StackJob<B, RB>,
+) -> (RA, RB)
+where
+    A: FnOnce(Ctx<'_>) -> RA,
+    B: FnOnce(Ctx<'_>) -> RB + Send,
+    RB: Send,
+{
+    if HINT {
+        deque.set_hint(slot.wrapping_add(1));
+    }
+    // The panic of the first arm is caught and goes on from `abandon`, which the compiler must take for a function that
+    // returns. Code that only unwinds or never returns would keep it from saving registers as late as it can, and every
+    // leaf of the recursion would pay for that: a quarter of all instructions in a tree of small forks.
+    let first = match catch_unwind(AssertUnwindSafe(|| a(Ctx::at(deque, slot.wrapping_add(1))))) {
+        Ok(first) => first,
+        // SAFETY: the fork is the newest again.
+        Err(payload) => unsafe { black_box(StackJob::abandon as Abandon<B, RB, RA>)(job, deque, slot, payload) },
+    };
+    if HINT {
+        deque.set_hint(slot);
+    }
+    // SAFETY: the fork is the newest again, and once it is taken back its body is ours.
+    unsafe {
+        if deque.pop_private(slot) {
+            (first, job.take_body()(Ctx::at(deque, slot)))
+        } else {
+            (first, job.finish(deque, slot))
+        }
+    }
+}
+
+type Abandon<B, RB, RA> = unsafe fn(&StackJob<B, RB>, &Deque, *const Slot, Payload) -> RA;
+
 /// Runs both closures, perhaps in parallel, and returns both results.
 ///
 /// On a worker it forks there; elsewhere it enters the global pool. [`Ctx::join`] is the faster way for tiny bodies.
@@ -231,7 +288,7 @@ impl<'worker> Ctx<'worker> {
 /// let (a, b) = filch_pool::join(|| 1 + 1, || 2 + 2);
 /// assert_eq!((a, b), (2, 4));
 /// ```
-#[inline]
+#[inline(always)]
 pub fn join<A, B, RA, RB>(a: A, b: B) -> (RA, RB)
 where
     A: FnOnce() -> RA + Send,
@@ -239,14 +296,28 @@ where
     RA: Send,
     RB: Send,
 {
-    run(move |mut ctx| ctx.join(|_| a(), |_| b()))
+    let Some(deque) = worker::current_deque() else { return join_outside(a, b) };
+    // SAFETY: this is the owner's thread, and the tail is the true one.
+    unsafe { fork::<true, _, _, _, _>(deque, deque.tail(), move |_| a(), move |_| b()) }
+}
+
+#[cold]
+#[inline(never)]
+fn join_outside<A, B, RA, RB>(a: A, b: B) -> (RA, RB)
+where
+    A: FnOnce() -> RA + Send,
+    B: FnOnce() -> RB + Send,
+    RA: Send,
+    RB: Send,
+{
+    crate::global().run(move |mut ctx| ctx.join(|_| a(), |_| b()))
 }
 
 /// Calls `body` with a context: right here on a worker, else on one of the global pool.
 #[inline]
 pub fn run<R: Send>(body: impl FnOnce(Ctx<'_>) -> R + Send) -> R {
-    match worker::current() {
-        Some(worker) => worker.with_tail(|tail| body(Ctx::new(worker, tail))),
+    match worker::current_deque() {
+        Some(deque) => body(Ctx::at(deque, deque.tail())),
         None => crate::global().run(body),
     }
 }

@@ -4,24 +4,27 @@
 //! here: the owner carries it along. Thieves that find nothing public ask for more by changing two words the owner looks
 //! at anyway. It never runs a job and never frees one; see the crate's README for the orderings.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::latch::Latch;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Padded};
-
-/// How many forks of one worker can wait at once; deeper ones run at once, one arm after the other.
-#[cfg(not(loom))]
-pub(crate) const CAPACITY: u32 = 8192;
 #[cfg(loom)]
-pub(crate) const CAPACITY: u32 = 4;
+use crate::sync::AtomicUsize;
+use crate::sync::{AtomicPtr, AtomicU64, Ordering, Padded};
+
+/// The most slots a deque can have: their numbers share a word.
+#[cfg(not(loom))]
+const MOST_SLOTS: usize = 1 << 31;
+
+/// A place for a pointer to a forked job. Tails are carried around as pointers to slots.
+pub(crate) type Slot = AtomicPtr<Header>;
 
 /// No worker.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// Runs a job: the job, the worker that runs it (erased), the tail its forks start at.
-pub(crate) type RunJob = unsafe fn(*const Header, *const (), u32);
+pub(crate) type RunJob = unsafe fn(*const Header, *const (), *const Slot);
 
 /// The part of a forked job that the deque knows. It lies on the forking worker's stack.
 pub(crate) struct Header {
@@ -74,50 +77,92 @@ pub(crate) enum Steal {
 
 /// One worker's forked jobs.
 pub(crate) struct Deque {
+    limits: Padded<Limits>,
     /// `{head, split}`.
     public: Padded<AtomicU64>,
-    limits: Padded<Limits>,
 }
 
+/// What the owner looks at with every fork and join.
 struct Limits {
-    /// A fork at or above it takes the slow path: `CAPACITY`, or 0 if somebody wants work.
+    /// A fork at or above it takes the slow path: the end of the slots, or null if somebody wants work.
     fork: Limit,
-    /// A join below it takes the slow path: equal to `split`, or the maximum if somebody wants work.
+    /// A join below it takes the slow path: the slot `split`, or the highest address if somebody wants work.
     join: Limit,
-    /// Null from the tail on, always.
-    slots: Box<[AtomicPtr<Header>]>,
+    /// Where those who lost sight of the tail begin to search for it. Touched by the owner only.
+    hint: Cell<*const Slot>,
+    /// A slot that is never null, the slots, and one that is always null: the search for the tail ends at these two. From
+    /// the tail on all slots are null, and below it none is.
+    slots: Slots,
+}
+
+/// The slots, behind a bare pointer: others point into them, and moving a box would say that nobody does.
+struct Slots(*mut [Slot]);
+
+impl Slots {
+    fn new(slots: Box<[Slot]>) -> Self {
+        Self(Box::into_raw(slots))
+    }
+
+    #[inline(always)]
+    fn as_ptr(&self) -> *const Slot {
+        self.0.cast()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box, and the deque is gone.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
 }
 
 /// A word the owner compares with and a thief overwrites; it orders nothing.
-struct Limit(AtomicU32);
+#[cfg(not(loom))]
+struct Limit(AtomicPtr<Slot>);
+#[cfg(loom)]
+struct Limit(AtomicUsize);
+
+/// What a thief sets the limit of joins to.
+const HIGHEST: *const Slot = ptr::without_provenance(usize::MAX);
 
 impl Limit {
-    fn new(value: u32) -> Self {
-        Self(AtomicU32::new(value))
+    #[cfg(not(loom))]
+    fn new(value: *const Slot) -> Self {
+        Self(AtomicPtr::new(value.cast_mut()))
     }
 
     #[cfg(not(loom))]
-    #[inline]
-    fn get(&self) -> u32 {
+    #[inline(always)]
+    fn get(&self) -> *const Slot {
         self.0.load(Ordering::Relaxed)
     }
 
     #[cfg(not(loom))]
     #[inline]
-    fn set(&self, value: u32) {
-        self.0.store(value, Ordering::Relaxed);
+    fn set(&self, value: *const Slot) {
+        self.0.store(value.cast_mut(), Ordering::Relaxed);
     }
 
     // loom 0.7 lets a relaxed load return a value that the same thread has overwritten (tokio-rs/loom#282), which no
-    // memory model allows and which the pop relies on. A read-modify-write always reads the last value there.
+    // memory model allows and which the pop relies on. A read-modify-write always reads the last value there. Limits are
+    // compared and never followed, so an address will do.
     #[cfg(loom)]
-    fn get(&self) -> u32 {
-        self.0.fetch_or(0, Ordering::Relaxed)
+    fn new(value: *const Slot) -> Self {
+        Self(AtomicUsize::new(value.addr()))
     }
 
     #[cfg(loom)]
-    fn set(&self, value: u32) {
-        self.0.swap(value, Ordering::Relaxed);
+    fn get(&self) -> *const Slot {
+        ptr::without_provenance(self.0.fetch_or(0, Ordering::Relaxed))
+    }
+
+    #[cfg(loom)]
+    fn set(&self, value: *const Slot) {
+        self.0.swap(value.addr(), Ordering::Relaxed);
     }
 }
 
@@ -131,51 +176,85 @@ fn unpack(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
 
-// SAFETY: the pointers in the slots are handed to other threads only by publishing, under the rules of `push`.
+// SAFETY: the pointers in the slots are handed to other threads only by publishing, under the rules of `push`. `hint` is
+// touched by the owner only.
 unsafe impl Sync for Deque {}
 // SAFETY: as above; nothing is tied to the creating thread.
 unsafe impl Send for Deque {}
 
 impl Deque {
-    pub(crate) fn new() -> Self {
-        // One slot more than can be used: the scan for the tail always ends at a null.
-        let slots = (0..=CAPACITY).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
-        let limits = Limits { fork: Limit::new(CAPACITY), join: Limit::new(0), slots };
-        Self { public: Padded(AtomicU64::new(0)), limits: Padded(limits) }
+    /// A deque for about as many forks as fit on a stack of so many bytes. Slots that were never used were never
+    /// touched, so the system gives memory to those only that are.
+    #[cfg(not(loom))]
+    pub(crate) fn for_stack(bytes: usize) -> Self {
+        Self::new((bytes / 512).clamp(1 << 14, MOST_SLOTS))
     }
 
+    /// A deque for `capacity` waiting forks; deeper ones run at once, one arm after the other.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let slots = null_slots(capacity + 2);
+        slots[0].store(ptr::dangling_mut(), Ordering::Relaxed);
+        let slots = Slots::new(slots);
+        let first = slots.as_ptr().wrapping_add(1);
+        let limits = Limits {
+            fork: Limit::new(first.wrapping_add(capacity)),
+            join: Limit::new(first),
+            hint: Cell::new(first),
+            slots,
+        };
+        Self { limits: Padded(limits), public: Padded(AtomicU64::new(0)) }
+    }
+
+    /// The slot with a number. Numbers up to the capacity are slots.
     #[inline]
-    fn slot(&self, index: u32) -> &AtomicPtr<Header> {
-        debug_assert!(index <= CAPACITY);
-        // SAFETY: every caller passes an index up to CAPACITY, and there are CAPACITY + 1 slots.
-        unsafe { self.limits.slots.get_unchecked(index as usize) }
+    pub(crate) fn slot(&self, index: u32) -> *const Slot {
+        self.limits.slots.as_ptr().wrapping_add(1 + index as usize)
     }
 
-    /// Puts a job into slot `tail`; false if there is no room, and then nothing happened.
+    /// The number of a slot.
+    #[inline]
+    pub(crate) fn index(&self, slot: *const Slot) -> u32 {
+        ((slot.addr() - self.slot(0).addr()) / size_of::<Slot>()) as u32
+    }
+
+    /// Where the usable slots end.
+    fn end(&self) -> *const Slot {
+        self.limits.slots.as_ptr().wrapping_add(self.limits.slots.len() - 1)
+    }
+
+    /// Whether a fork at this tail may `push` without further ado. Otherwise it takes `push_slow`.
+    #[inline(always)]
+    pub(crate) fn may_push(&self, tail: *const Slot) -> bool {
+        tail < self.limits.fork.get()
+    }
+
+    /// Puts a job into slot `tail`.
     ///
     /// # Safety
-    /// Only the owner calls it, with the true tail. The job stays where it is until `pop` returned true for this slot,
-    /// or `pop` returned false, its latch was set and `reset` was called.
-    #[inline]
-    pub(crate) unsafe fn push(&self, tail: u32, job: *const Header) -> bool {
-        if tail < self.limits.fork.get() {
-            self.slot(tail).store(job.cast_mut(), Ordering::Relaxed);
-            return true;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.push_slow(tail, job) }
+    /// Only the owner calls it, with the true tail, after `may_push` said yes. The job stays where it is until
+    /// `pop_private` or `pop_slow` returned true for this slot, or `pop_slow` returned false, its latch was set and
+    /// `reset` was called.
+    #[inline(always)]
+    pub(crate) unsafe fn push(&self, tail: *const Slot, job: *const Header) {
+        // SAFETY: a tail below the end is a slot.
+        unsafe { put(tail, job) };
     }
 
-    #[cold]
-    #[inline(never)]
-    unsafe fn push_slow(&self, tail: u32, job: *const Header) -> bool {
-        let fits = tail < CAPACITY;
-        if fits {
-            self.slot(tail).store(job.cast_mut(), Ordering::Relaxed);
-        }
-        if self.limits.fork.get() < CAPACITY {
-            // SAFETY: the caller owns the deque and everything below `tail + 1` is alive.
-            unsafe { self.serve(tail + u32::from(fits)) };
+    /// Answers a request, and puts the job into slot `tail`; false if there is no room for it.
+    ///
+    /// # Safety
+    /// As for `push`, except that nothing is asked before.
+    pub(crate) unsafe fn push_slow(&self, tail: *const Slot, job: *const Header) -> bool {
+        let end = self.end();
+        let fits = tail < end;
+        // SAFETY: the caller's promise: a tail below the end is a slot, and everything below the tail is alive.
+        unsafe {
+            if fits {
+                put(tail, job);
+            }
+            if self.limits.fork.get() != end {
+                self.serve(self.index(tail) + u32::from(fits));
+            }
         }
         fits
     }
@@ -186,61 +265,68 @@ impl Deque {
         debug_assert!(split <= tail);
         let grow = (tail - split).div_ceil(2);
         if grow > 0 {
-            self.limits.fork.set(CAPACITY);
+            self.limits.fork.set(self.end());
             // SAFETY: the caller's promise; `split + grow <= tail`.
             unsafe { self.publish(split, split + grow) };
         }
-        self.limits.join.set(split + grow);
+        self.limits.join.set(self.slot(split + grow));
     }
 
     /// Makes everything below `tail` public, because its owner is about to block.
     ///
     /// # Safety
     /// Only the owner calls it, with the true tail.
-    pub(crate) unsafe fn publish_all(&self, tail: u32) {
+    pub(crate) unsafe fn publish_all(&self, tail: *const Slot) {
         let (_, split) = unpack(self.public.load(Ordering::Relaxed));
-        if split < tail {
+        if split < self.index(tail) {
             // SAFETY: the caller's promise.
-            unsafe { self.publish(split, tail) };
+            unsafe { self.publish(split, self.index(tail)) };
             self.limits.join.set(tail);
         }
     }
 
     unsafe fn publish(&self, from: u32, to: u32) {
         for index in from..to {
-            let job = self.slot(index).load(Ordering::Relaxed);
-            debug_assert!(!job.is_null());
-            let shared = Shared { latch: Latch::new(), runner: AtomicU64::new(pack(NOBODY, 0)) };
-            // SAFETY: the job is alive (it is below the tail) and private, so nobody else looks at it yet.
-            unsafe { (*(*job).shared.get()).write(shared) };
+            // SAFETY: below the tail, so it is a slot, and the job in it is alive. It is private: nobody else looks yet.
+            unsafe {
+                let job = (*self.slot(index)).load(Ordering::Relaxed);
+                debug_assert!(!job.is_null());
+                let shared = Shared { latch: Latch::new(), runner: AtomicU64::new(pack(NOBODY, 0)) };
+                (*(*job).shared.get()).write(shared);
+            }
         }
         // Release: whoever takes a job by a successful exchange on this word sees the slots and the jobs themselves.
         self.public.fetch_add(u64::from(to - from) << 32, Ordering::Release);
     }
 
-    /// Takes the job in slot `index` back to run it here; false if it was stolen.
+    /// Takes the job in a slot back if no thief can see it and none asks for work. Otherwise it is up to `pop_slow`.
     ///
     /// # Safety
-    /// Only the owner calls it, and `index + 1` is the true tail.
-    #[inline]
-    pub(crate) unsafe fn pop(&self, index: u32) -> bool {
-        if index >= self.limits.join.get() {
-            self.slot(index).store(ptr::null_mut(), Ordering::Relaxed);
-            return true;
+    /// Only the owner calls it, and the slot is the last below the true tail.
+    #[inline(always)]
+    pub(crate) unsafe fn pop_private(&self, slot: *const Slot) -> bool {
+        let private = slot >= self.limits.join.get();
+        if private {
+            // SAFETY: the caller's promise.
+            unsafe { put(slot, ptr::null()) };
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.pop_slow(index) }
+        private
     }
 
-    #[cold]
-    #[inline(never)]
-    unsafe fn pop_slow(&self, index: u32) -> bool {
+    /// Takes the job in a slot back to run it here after `pop_private` refused; false if it was stolen.
+    ///
+    /// # Safety
+    /// As for `pop_private`.
+    pub(crate) unsafe fn pop_slow(&self, slot: *const Slot) -> bool {
+        let index = self.index(slot);
         let mut word = self.public.load(Ordering::Relaxed);
         if index >= unpack(word).1 {
             // Only a request brought us here. The job itself is on its way out, the ones below can go.
-            self.slot(index).store(ptr::null_mut(), Ordering::Relaxed);
             // SAFETY: the caller owns the deque; all below `index` is alive.
-            unsafe { self.serve(index) };
+            unsafe {
+                put(slot, ptr::null());
+                self.serve(index);
+            }
             return true;
         }
         loop {
@@ -253,11 +339,12 @@ impl Deque {
             let keep = head + (index - head).div_ceil(2);
             match self.public.compare_exchange_weak(word, pack(head, keep), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    self.slot(index).store(ptr::null_mut(), Ordering::Relaxed);
-                    self.limits.join.set(keep);
+                    // SAFETY: the caller's promise.
+                    unsafe { put(slot, ptr::null()) };
+                    self.limits.join.set(self.slot(keep));
                     if keep == head {
                         // The last public job: have the next fork put something out again.
-                        self.limits.fork.set(0);
+                        self.arm();
                     }
                     return true;
                 }
@@ -269,13 +356,15 @@ impl Deque {
     /// Frees the slot of a stolen job that is done.
     ///
     /// # Safety
-    /// Only the owner calls it, after `pop(index)` returned false and the job's latch was set.
-    pub(crate) unsafe fn reset(&self, index: u32) {
+    /// Only the owner calls it, after `pop_slow` returned false for this slot and the job's latch was set.
+    pub(crate) unsafe fn reset(&self, slot: *const Slot) {
+        let index = self.index(slot);
         // Head and split are both index + 1 here: a thief never exchanges such a word, so a plain store is enough.
         debug_assert_eq!(unpack(self.public.load(Ordering::Relaxed)), (index + 1, index + 1));
-        self.slot(index).store(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { put(slot, ptr::null()) };
         self.public.store(pack(index, index), Ordering::Release);
-        self.limits.join.set(index);
+        self.limits.join.set(slot);
     }
 
     /// Takes the oldest public job if its slot is `floor` or above.
@@ -292,28 +381,29 @@ impl Deque {
             self.request();
         }
         // Only now the slot may be read: before the exchange the owner could still replace what is in it.
-        Steal::Job(self.slot(head).load(Ordering::Relaxed))
+        // SAFETY: below the split, so it is a slot.
+        Steal::Job(unsafe { (*self.slot(head)).load(Ordering::Relaxed) })
     }
 
     /// Asks the owner to publish something at its next fork or join.
     pub(crate) fn request(&self) {
-        if self.limits.fork.get() != 0 {
-            self.limits.fork.set(0);
+        if !self.limits.fork.get().is_null() {
+            self.limits.fork.set(ptr::null());
         }
-        if self.limits.join.get() != u32::MAX {
-            self.limits.join.set(u32::MAX);
+        if self.limits.join.get() != HIGHEST {
+            self.limits.join.set(HIGHEST);
         }
     }
 
     /// Has the next fork published. Only the owner calls it.
     pub(crate) fn arm(&self) {
-        self.limits.fork.set(0);
+        self.limits.fork.set(ptr::null());
     }
 
     /// Whether somebody asked for work. Only the owner calls it.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.limits.fork.get() == 0
+        self.limits.fork.get().is_null()
     }
 
     /// Whether a thief would find something.
@@ -322,13 +412,45 @@ impl Deque {
         head < split
     }
 
-    /// The true tail, given a slot known not to lie above it. Only the owner calls it.
-    #[inline]
-    pub(crate) fn find_tail(&self, from: u32) -> u32 {
-        let mut tail = from;
-        while !self.slot(tail).load(Ordering::Relaxed).is_null() {
-            tail += 1;
+    /// Says where the tail will be looked for. A wrong slot costs time, nothing else. Only the owner calls it.
+    #[inline(always)]
+    pub(crate) fn set_hint(&self, slot: *const Slot) {
+        self.limits.hint.set(slot);
+    }
+
+    /// The true tail: the one slot that is null while the one below it is not. Only the owner calls it.
+    #[inline(always)]
+    pub(crate) fn tail(&self) -> *const Slot {
+        let mut tail = self.limits.hint.get();
+        // SAFETY: hints are slots. Going up ends at the last slot, which is null, going down at the first, which is not.
+        unsafe {
+            while !(*tail).load(Ordering::Relaxed).is_null() {
+                tail = tail.wrapping_add(1);
+            }
+            while (*tail.wrapping_sub(1)).load(Ordering::Relaxed).is_null() {
+                tail = tail.wrapping_sub(1);
+            }
         }
         tail
     }
+}
+
+/// # Safety
+/// The slot is one of a living deque.
+#[inline(always)]
+unsafe fn put(slot: *const Slot, job: *const Header) {
+    // SAFETY: the caller's promise.
+    unsafe { (*slot).store(job.cast_mut(), Ordering::Relaxed) };
+}
+
+/// Slots that hold null, from memory the system clears when it is first touched.
+#[cfg(not(any(loom, shuttle)))]
+fn null_slots(count: usize) -> Box<[Slot]> {
+    // SAFETY: an atomic pointer of zeros is a null pointer.
+    unsafe { Box::new_zeroed_slice(count).assume_init() }
+}
+
+#[cfg(any(loom, shuttle))]
+fn null_slots(count: usize) -> Box<[Slot]> {
+    (0..count).map(|_| Slot::new(ptr::null_mut())).collect()
 }

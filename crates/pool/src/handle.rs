@@ -1,6 +1,6 @@
 //! Tasks somebody waits for: the handle blocks, or is polled as a future; a token cancels what has not started.
 //!
-//! A worker that blocks on a task that nobody started yet runs it itself, and nothing else.
+//! A worker that waits for a task nobody started yet runs it itself; if somebody did, it helps with that one's forks.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::registry::{Payload, Registry};
-use crate::sync::{Arc as Shared, AtomicBool, AtomicU32, Condvar, Mutex, Ordering, lock};
+use crate::sync::{Arc as Shared, AtomicBool, AtomicU32, AtomicU64, Condvar, Duration, Mutex, Ordering, lock};
 use crate::task::{Fate, Task};
-use crate::worker;
+use crate::worker::{self, Worker};
 
 /// The task was cancelled, or its pool ended before it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,11 +89,20 @@ impl<R> Packet<R> {
 const QUEUED: u32 = 0;
 const STARTED: u32 = 1;
 
+const NOBODY_YET: u64 = u64::MAX;
+
+/// How long a worker that waits for a task looks away at first, and at most: nothing tells it of new forks to help with,
+/// while the end of the task wakes it at once.
+const SHORT_NAP: Duration = Duration::from_micros(50);
+const LONG_NAP: Duration = Duration::from_millis(5);
+
 /// A task with a handle: in a queue and in its handle's hands at the same time; whoever claims it first runs it.
 #[repr(C)]
 struct Handled<F, R> {
     task: Task,
     claim: AtomicU32,
+    /// The worker that runs it and its tail at the start, or `NOBODY_YET`.
+    runner: AtomicU64,
     body: UnsafeCell<Option<F>>,
     token: Option<CancelToken>,
     packet: Packet<R>,
@@ -107,9 +116,11 @@ unsafe impl<F: Send, R: Send> Send for Handled<F, R> {}
 trait Joinable<R>: Send + Sync {
     fn packet(&self) -> &Packet<R>;
     /// Runs the task here unless somebody started it; true if it ran.
-    fn claim_and_run(&self, fate: Fate) -> bool;
+    fn claim_and_run(&self, registry: &Registry, fate: Fate) -> bool;
     /// Whether somebody claimed it.
     fn started(&self) -> bool;
+    /// The worker that runs it, and the first slot there that can hold a fork of it; a hint.
+    fn runner(&self) -> Option<(u32, u32)>;
 }
 
 impl<F, R> Joinable<R> for Handled<F, R>
@@ -121,9 +132,13 @@ where
         &self.packet
     }
 
-    fn claim_and_run(&self, fate: Fate) -> bool {
+    fn claim_and_run(&self, registry: &Registry, fate: Fate) -> bool {
         if self.claim.swap(STARTED, Ordering::AcqRel) != QUEUED {
             return false;
+        }
+        if let Some(worker) = worker::current_of(registry) {
+            let place = u64::from(worker.deque().index(worker.deque().tail())) << 32 | worker.index() as u64;
+            self.runner.store(place, Ordering::Relaxed);
         }
         // SAFETY: the claim was won, once and for all.
         let body = unsafe { (*self.body.get()).take() };
@@ -133,6 +148,7 @@ where
                 drop(body);
                 None
             } else {
+                let _watch = registry.watch();
                 body.map(|body| body())
             }
         }));
@@ -147,6 +163,11 @@ where
     fn started(&self) -> bool {
         self.claim.load(Ordering::Relaxed) == STARTED
     }
+
+    fn runner(&self) -> Option<(u32, u32)> {
+        let place = self.runner.load(Ordering::Relaxed);
+        (place != NOBODY_YET).then_some((place as u32, (place >> 32) as u32))
+    }
 }
 
 impl<F, R> Handled<F, R>
@@ -154,10 +175,10 @@ where
     F: FnOnce() -> R + Send,
     R: Send,
 {
-    unsafe fn run(task: *mut Task, _: &Registry, fate: Fate) -> bool {
+    unsafe fn run(task: *mut Task, worker: &Worker, fate: Fate) -> bool {
         // SAFETY: the queue held one count of an Arc of this type, whose first field is the header.
         let this = unsafe { Arc::from_raw(task.cast::<Self>().cast_const()) };
-        this.claim_and_run(fate)
+        this.claim_and_run(worker.registry(), fate)
     }
 }
 
@@ -191,6 +212,7 @@ where
     let shared = Arc::new(Handled {
         task: Task { run: Handled::<F, R>::run, scope: std::ptr::null() },
         claim: AtomicU32::new(QUEUED),
+        runner: AtomicU64::new(NOBODY_YET),
         body: UnsafeCell::new(Some(body)),
         token,
         packet,
@@ -214,26 +236,56 @@ impl<R> JoinHandle<R> {
     /// Goes on with the task's panic.
     pub fn join(self) -> Result<R, Cancelled> {
         if !self.is_finished() {
-            if let Some(worker) = worker::current_of(&self.registry)
-                && !self.shared.started()
-                && self.shared.claim_and_run(self.registry.fate())
-            {
-                worker.count_executed();
-            }
-            if !self.is_finished() {
-                block(self.shared.packet());
+            match worker::current_of(&self.registry) {
+                Some(worker) => self.wait_on(worker),
+                None => {
+                    if let Some(foreign) = worker::current() {
+                        foreign.before_blocking();
+                    }
+                    block(self.shared.packet());
+                }
             }
         }
         let outcome = std::mem::replace(&mut *lock(&self.shared.packet().outcome), Outcome::Taken);
         finish(outcome)
     }
+
+    /// Waits on a worker of the same pool: runs the task if nobody does, else helps whoever runs it.
+    fn wait_on(&self, worker: &Worker) {
+        if !self.shared.started() && self.shared.claim_and_run(&self.registry, self.registry.fate()) {
+            worker.count_executed();
+        }
+        if self.is_finished() {
+            return;
+        }
+        // Others may take its forks meanwhile.
+        worker.before_blocking();
+        let mut nap = SHORT_NAP;
+        while !self.is_finished() {
+            if worker.help_with_task(self.shared.runner(), || self.is_finished()) {
+                nap = SHORT_NAP;
+                continue;
+            }
+            block_for(self.shared.packet(), nap);
+            nap = (nap * 2).min(LONG_NAP);
+        }
+    }
 }
 
-/// Blocks the thread; a worker lets others take its forks before.
-fn block<R>(packet: &Packet<R>) {
-    if let Some(worker) = worker::current() {
-        worker.before_blocking();
+/// Blocks the thread until the outcome is there or the time is up.
+fn block_for<R>(packet: &Packet<R>, limit: Duration) {
+    let place = match packet.outcome.lock() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    };
+    if matches!(*place, Outcome::Waiting(_)) {
+        // Whether the time ran out does not matter: the caller looks again. Nor does poison.
+        drop(packet.arrived.wait_timeout(place, limit));
     }
+}
+
+/// Blocks the thread until the outcome is there.
+fn block<R>(packet: &Packet<R>) {
     let mut place = match packet.outcome.lock() {
         Ok(guard) => guard,
         Err(poisoned) => poisoned.into_inner(),

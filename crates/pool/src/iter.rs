@@ -4,11 +4,15 @@
 //! what is left. It never allocates, except for the results of `map`.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use crate::context::{Ctx, run};
 
-/// The most items between two looks. Small enough to answer soon, large enough for the look to cost nothing.
+/// The most items between two looks unless they are known to be small: enough for the look to cost nothing.
 const CHUNK: usize = 512;
+
+/// How long a chunk may take if it is to grow further: whoever asks for work is answered within about twice that.
+const SOON: Duration = Duration::from_micros(10);
 
 /// What a loop over a range needs to know.
 struct Loop<'a, I, F, O> {
@@ -43,10 +47,14 @@ where
             return (parts.combine)(sum, (parts.combine)(first, second));
         }
         let end = range.start + chunk.min(range.len());
+        let began = (chunk >= CHUNK).then(Instant::now);
         sum = (parts.fold)(sum, range.start..end);
         range.start = end;
+        if began.is_none_or(|began| began.elapsed() < SOON) {
+            chunk *= 2;
+        }
         // Never more than an eighth of what is left, so that the last chunks stay small.
-        chunk = (chunk * 2).min(CHUNK).min(range.len() / 8).max(1);
+        chunk = chunk.min(range.len() / 8).max(1);
     }
     sum
 }

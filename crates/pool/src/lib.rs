@@ -14,6 +14,13 @@
 #[doc = include_str!("../README.md")]
 mod readme {}
 
+#[cfg(all(doctest, not(loom)))]
+mod refusals;
+
+#[cfg(not(loom))]
+mod blocks;
+#[cfg(not(loom))]
+mod builder;
 #[cfg(not(loom))]
 mod context;
 #[cfg_attr(loom, allow(dead_code))]
@@ -24,6 +31,8 @@ mod handle;
 mod iter;
 #[cfg_attr(loom, allow(dead_code))]
 mod latch;
+#[cfg(not(loom))]
+mod pin;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
@@ -38,8 +47,14 @@ mod sleep;
 mod stats;
 #[cfg_attr(loom, allow(dead_code, unused_imports))]
 mod sync;
+#[cfg_attr(loom, allow(dead_code))]
+mod tally;
 #[cfg(not(loom))]
 mod task;
+#[cfg(not(loom))]
+mod topology;
+#[cfg(not(loom))]
+mod watch;
 #[cfg(not(loom))]
 mod worker;
 
@@ -48,11 +63,13 @@ mod models;
 
 #[cfg(not(loom))]
 pub use self::{
+    builder::Builder,
     context::{Ctx, join, run},
     handle::{CancelToken, Cancelled, JoinHandle},
     iter::{for_each, for_each_mut, map, reduce},
-    pool::{Builder, Pool, TaskBuilder, current_worker, global},
+    pool::{Pool, TaskBuilder, current_worker, global},
     scope::{Scope, scope},
     stats::{LATENCY_STEPS, Stats},
     task::Priority,
+    topology::{Cpu, Topology},
 };

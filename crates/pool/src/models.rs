@@ -9,10 +9,11 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use crate::deque::{Deque, Header, Steal};
+use crate::deque::{Deque, Header, Slot, Steal};
 use crate::latch::Latch;
 use crate::ring::{Ring, Take};
 use crate::sleep::Sleep;
+use crate::tally::Tally;
 
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -37,7 +38,7 @@ impl Counting {
         std::ptr::from_ref(self).cast()
     }
 
-    unsafe fn run(job: *const Header, _: *const (), _: u32) {
+    unsafe fn run(job: *const Header, _: *const (), _: *const Slot) {
         // SAFETY: the header is the first field of a live job.
         let this = unsafe { &*job.cast::<Self>() };
         // SAFETY: loom checks that nobody else is at it.
@@ -59,12 +60,28 @@ fn thief(deque: &Deque, tries: usize) {
                 let shared = (*job).shared();
                 shared.set_runner(1, 0);
                 let latch = &raw const shared.latch;
-                ((*job).run)(job, std::ptr::null(), 0);
+                ((*job).run)(job, std::ptr::null(), std::ptr::null());
                 Latch::set(latch);
             },
             Steal::Empty => deque.request(),
             Steal::Retry => {}
         }
+    }
+}
+
+/// Forks as a worker does.
+///
+/// # Safety
+/// This thread is the owner, `index` the true tail, and the job is joined before it goes away.
+unsafe fn push(deque: &Deque, index: u32, job: &Counting) -> bool {
+    let tail = deque.slot(index);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if deque.may_push(tail) {
+            deque.push(tail, job.header());
+            return true;
+        }
+        deque.push_slow(tail, job.header())
     }
 }
 
@@ -75,13 +92,14 @@ fn thief(deque: &Deque, tries: usize) {
 unsafe fn join(deque: &Deque, index: u32, job: &Counting) {
     // SAFETY: the caller's promise; loom's thread is the owner.
     unsafe {
-        if deque.pop(index) {
-            Counting::run(job.header(), std::ptr::null(), index);
+        let slot = deque.slot(index);
+        if deque.pop_private(slot) || deque.pop_slow(slot) {
+            Counting::run(job.header(), std::ptr::null(), slot);
         } else {
             while !(*job.header()).shared().latch.is_done() {
                 thread::yield_now();
             }
-            deque.reset(index);
+            deque.reset(slot);
         }
     }
     assert_eq!(job.runs(), 1);
@@ -91,22 +109,22 @@ unsafe fn join(deque: &Deque, index: u32, job: &Counting) {
 #[test]
 fn every_forked_job_runs_once() {
     model(3, || {
-        let deque = Arc::new(Deque::new());
+        let deque = Arc::new(Deque::new(4));
         deque.arm();
         let other = Arc::clone(&deque);
         let stealing = thread::spawn(move || thief(&other, 2));
         let (first, second, third) = (Counting::new(), Counting::new(), Counting::new());
         // SAFETY: this thread is the owner, and each job is joined before it goes away.
         unsafe {
-            assert!(deque.push(0, first.header()));
-            assert!(deque.push(1, second.header()));
+            assert!(push(&deque, 0, &first));
+            assert!(push(&deque, 1, &second));
             join(&deque, 1, &second);
             join(&deque, 0, &first);
-            assert!(deque.push(0, third.header()));
+            assert!(push(&deque, 0, &third));
             join(&deque, 0, &third);
         }
         stealing.join().unwrap();
-        assert_eq!(deque.find_tail(0), 0);
+        assert_eq!(deque.tail(), deque.slot(0));
         assert!(!deque.has_public());
     });
 }
@@ -114,14 +132,14 @@ fn every_forked_job_runs_once() {
 #[test]
 fn two_thieves_share_three_forks() {
     model(2, || {
-        let deque = Arc::new(Deque::new());
+        let deque = Arc::new(Deque::new(4));
         let jobs = [Counting::new(), Counting::new(), Counting::new()];
         // SAFETY: this thread is the owner, and each job is joined before it goes away.
         unsafe {
             for (index, job) in (0..).zip(&jobs) {
-                assert!(deque.push(index, job.header()));
+                assert!(push(&deque, index, job));
             }
-            deque.publish_all(3);
+            deque.publish_all(deque.slot(3));
         }
         let thieves = [(); 2].map(|()| {
             let deque = Arc::clone(&deque);
@@ -132,24 +150,24 @@ fn two_thieves_share_three_forks() {
             unsafe { join(&deque, index, job) };
         }
         thieves.into_iter().for_each(|thief| thief.join().unwrap());
-        assert_eq!(deque.find_tail(0), 0);
+        assert_eq!(deque.tail(), deque.slot(0));
     });
 }
 
 #[test]
 fn a_full_deque_refuses_and_still_serves() {
     model(2, || {
-        let deque = Arc::new(Deque::new());
+        let deque = Arc::new(Deque::new(4));
         let jobs: [Counting; 4] = std::array::from_fn(|_| Counting::new());
         let other = Arc::clone(&deque);
         let stealing = thread::spawn(move || thief(&other, 2));
         // SAFETY: this thread is the owner, and each job is joined before it goes away.
         unsafe {
             for (index, job) in (0..).zip(&jobs) {
-                assert!(deque.push(index, job.header()));
+                assert!(push(&deque, index, job));
             }
             let refused = Counting::new();
-            assert!(!deque.push(4, refused.header()));
+            assert!(!push(&deque, 4, &refused));
             for (index, job) in (0..jobs.len() as u32).zip(&jobs).rev() {
                 join(&deque, index, job);
             }
@@ -181,6 +199,74 @@ fn a_latch_loses_no_wake_up() {
         // SAFETY: loom checks that nobody else is at it.
         assert_eq!(shared.1.with(|value| unsafe { *value }), 7);
         setter.join().unwrap();
+    });
+}
+
+/// A scope whose owner spawns two tasks and ends one itself; a thief ends the other, which spawned a third. The owner leaves
+/// when all have ended, and sees what they wrote.
+#[test]
+fn a_scope_ends_after_its_tasks() {
+    model(3, || {
+        let shared = Arc::new((Tally::new(), UnsafeCell::new(0)));
+        let other = Arc::clone(&shared);
+        let owner = thread::current();
+        // SAFETY: this thread is the owner's.
+        unsafe {
+            shared.0.add(true);
+            shared.0.add(true);
+        }
+        let thief = thread::spawn(move || {
+            let (tally, value) = &*other;
+            // SAFETY: not the owner's thread; each task was counted and ends once. loom checks who is at the value.
+            unsafe {
+                tally.add(false);
+                let first = Tally::end(tally, false);
+                value.with_mut(|value| *value = 7);
+                if Tally::end(tally, false) || first {
+                    owner.unpark();
+                }
+            }
+        });
+        // SAFETY: the owner's thread; the task was counted and ends once.
+        unsafe { Tally::end(&shared.0, true) };
+        while !shared.0.is_done() {
+            if shared.0.announce_sleep() {
+                thread::park();
+            }
+        }
+        // SAFETY: loom checks that nobody else is at it.
+        assert_eq!(shared.1.with(|value| unsafe { *value }), 7);
+        thief.join().unwrap();
+    });
+}
+
+/// Two thieves end a task each: the one that ends the last passes on what the other wrote.
+#[test]
+fn a_scope_sees_what_all_its_tasks_did() {
+    model(3, || {
+        let shared = Arc::new((Tally::new(), [UnsafeCell::new(0), UnsafeCell::new(0)]));
+        let owner = thread::current();
+        let thieves = [0, 1].map(|index| {
+            // SAFETY: this thread is the owner's.
+            unsafe { shared.0.add(true) };
+            let (other, owner) = (Arc::clone(&shared), owner.clone());
+            thread::spawn(move || {
+                // SAFETY: not the owner's thread; the task was counted and ends once. loom checks who is at the value.
+                unsafe {
+                    other.1[index].with_mut(|value| *value = 7);
+                    if Tally::end(&other.0, false) {
+                        owner.unpark();
+                    }
+                }
+            })
+        });
+        while shared.0.announce_sleep() {
+            thread::park();
+        }
+        assert!(shared.0.is_done());
+        // SAFETY: loom checks that nobody else is at it.
+        assert!(shared.1.iter().all(|value| value.with(|value| unsafe { *value }) == 7));
+        thieves.into_iter().for_each(|thief| thief.join().unwrap());
     });
 }
 
@@ -221,6 +307,55 @@ fn no_task_is_slept_over() {
     });
 }
 
+/// A task sent to one worker is seen by it before it sleeps, or wakes it.
+#[test]
+fn mail_is_not_slept_over() {
+    model(3, || {
+        let shared = Arc::new((Sleep::new(), AtomicUsize::new(0)));
+        let other = Arc::clone(&shared);
+        let worker = thread::spawn(move || {
+            let (sleep, mail) = &*other;
+            sleep.enlist(0, thread::current());
+            if mail.load(Ordering::Relaxed) == 0 {
+                // loom reports a deadlock if nobody wakes it.
+                thread::park();
+            }
+            sleep.delist(0);
+            sleep.stop_search();
+            assert_eq!(mail.load(Ordering::Relaxed), 1);
+        });
+        let (sleep, mail) = &*shared;
+        mail.store(1, Ordering::Relaxed);
+        sleep.wake(0);
+        worker.join().unwrap();
+    });
+}
+
+/// Nobody sleeps through the end of the pool.
+#[test]
+fn the_end_wakes_everybody() {
+    model(2, || {
+        let shared = Arc::new((Sleep::new(), AtomicUsize::new(0)));
+        let workers = [0, 1].map(|index| {
+            let other = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (sleep, stop) = &*other;
+                sleep.enlist(index, thread::current());
+                if stop.load(Ordering::Relaxed) == 0 {
+                    thread::park();
+                }
+                sleep.delist(index);
+                sleep.stop_search();
+                assert_eq!(stop.load(Ordering::Relaxed), 1);
+            })
+        });
+        let (sleep, stop) = &*shared;
+        stop.store(1, Ordering::Relaxed);
+        sleep.wake_all();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+}
+
 /// A worker that becomes active and a sentinel that goes to sleep for good: one of them notices the other.
 #[test]
 fn an_active_worker_is_never_left_without_a_sentinel() {
@@ -243,6 +378,8 @@ fn an_active_worker_is_never_left_without_a_sentinel() {
         let (sleep, _) = &*shared;
         sleep.start_search();
         sleep.start_active();
+        // As at its first fork.
+        sleep.wake_sentinel();
         sleeper.join().unwrap();
     });
 }
@@ -251,7 +388,7 @@ fn an_active_worker_is_never_left_without_a_sentinel() {
 #[test]
 fn every_spawned_task_is_taken_once() {
     model(3, || {
-        let ring = Arc::new(Ring::<UnsafeCell<MaybeUninit<u32>>>::new());
+        let ring = Arc::new(Ring::<UnsafeCell<MaybeUninit<u32>>>::new(true));
         let made = |value| Box::into_raw(Box::new(UnsafeCell::new(MaybeUninit::new(value))));
         // SAFETY: each pointer is taken exactly once, which is what the model shows.
         let read = |task: *mut UnsafeCell<MaybeUninit<u32>>| unsafe {
@@ -292,7 +429,7 @@ fn every_spawned_task_is_taken_once() {
 #[test]
 fn two_thieves_and_the_owner_fight_for_the_last_task() {
     model(3, || {
-        let ring = Arc::new(Ring::<u32>::new());
+        let ring = Arc::new(Ring::<u32>::new(true));
         let (one, two) = (Box::into_raw(Box::new(1)), Box::into_raw(Box::new(2)));
         // SAFETY: this thread is the owner.
         unsafe {

@@ -5,115 +5,20 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
-use std::thread::available_parallelism;
 
+use crate::builder::Builder;
 use crate::context::Ctx;
 use crate::handle::{CancelToken, JoinHandle, handled};
 use crate::latch::Latch;
 use crate::registry::{Payload, Registry};
 use crate::scope::Scope;
 use crate::stats::Stats;
-use crate::sync::{Arc, Thread, current, park, spin, thread};
+use crate::sync::{Arc, Thread, current, park, spin, thread, yield_now};
 use crate::task::{Detached, Fate, Lane, Priority, Task};
-use crate::worker;
-
-/// The most workers one pool can have.
-const MAX_THREADS: usize = 1 << 16;
-
-/// How a pool shall be.
-#[derive(Default)]
-pub struct Builder {
-    threads: Option<usize>,
-    name: Option<Box<dyn FnMut(usize) -> String>>,
-    stack_size: Option<usize>,
-    panic_handler: Option<crate::registry::PanicHandler>,
-    start_hook: Option<crate::registry::Hook>,
-    exit_hook: Option<crate::registry::Hook>,
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Builder");
-        shown.field("threads", &self.threads).field("stack_size", &self.stack_size).finish_non_exhaustive()
-    }
-}
-
-impl Builder {
-    /// How many workers; as many as the machine runs at once unless told.
-    #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = Some(threads);
-        self
-    }
-
-    /// Names each worker's thread, given its index.
-    #[must_use]
-    pub fn thread_names(mut self, name: impl FnMut(usize) -> String + 'static) -> Self {
-        self.name = Some(Box::new(name));
-        self
-    }
-
-    /// The stack of each worker, in bytes.
-    #[must_use]
-    pub fn stack_size(mut self, bytes: usize) -> Self {
-        self.stack_size = Some(bytes);
-        self
-    }
-
-    /// Called with the panic of a task nobody waits for. Without it such panics end with their message.
-    #[must_use]
-    pub fn panic_handler(mut self, handler: impl Fn(Box<dyn std::any::Any + Send>) + Send + Sync + 'static) -> Self {
-        self.panic_handler = Some(Box::new(handler));
-        self
-    }
-
-    /// Called on each worker before its first task, with its index.
-    #[must_use]
-    pub fn on_start(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
-        self.start_hook = Some(Box::new(hook));
-        self
-    }
-
-    /// Called on each worker after its last task, with its index.
-    #[must_use]
-    pub fn on_exit(mut self, hook: impl Fn(usize) + Send + Sync + 'static) -> Self {
-        self.exit_hook = Some(Box::new(hook));
-        self
-    }
-
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// If no or too many threads were asked for, or the system refuses one.
-    pub fn build(mut self) -> io::Result<Pool> {
-        let available = || available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.unwrap_or_else(available);
-        if threads == 0 || threads > MAX_THREADS {
-            let message = format!("a pool has 1 to {MAX_THREADS} threads, not {threads}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let mut registry = Registry::new(threads);
-        registry.panic_handler = self.panic_handler.take();
-        registry.start_hook = self.start_hook.take();
-        registry.exit_hook = self.exit_hook.take();
-        let mut pool = Pool { registry: Arc::new(registry), threads: Vec::with_capacity(threads) };
-        for index in 0..threads {
-            let name = self.name.as_mut().map_or_else(|| format!("filch-{index}"), |name| name(index));
-            let mut builder = thread::Builder::new().name(name);
-            if let Some(bytes) = self.stack_size {
-                builder = builder.stack_size(bytes);
-            }
-            let registry = Arc::clone(&pool.registry);
-            // If this fails, dropping the pool ends the threads that were started.
-            pool.threads.push(builder.spawn(move || worker::run(registry, index))?);
-        }
-        Ok(pool)
-    }
-}
+use crate::worker::{self, Worker};
 
 /// A set of worker threads that share work by stealing.
 ///
@@ -128,8 +33,8 @@ impl Builder {
 ///
 /// Dropping it runs everything that was spawned to its end and joins the threads.
 pub struct Pool {
-    registry: Arc<Registry>,
-    threads: Vec<thread::JoinHandle<()>>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl fmt::Debug for Pool {
@@ -152,7 +57,7 @@ pub fn global() -> &'static Pool {
 
 /// The index of the worker this thread is, in whatever pool.
 pub fn current_worker() -> Option<usize> {
-    worker::current().map(worker::Worker::index)
+    worker::current().map(Worker::index)
 }
 
 /// A closure that a thread outside waits for; it lies on that thread's stack.
@@ -180,7 +85,7 @@ where
         }
     }
 
-    unsafe fn run(task: *mut Task, _: &Registry, _: Fate) -> bool {
+    unsafe fn run(task: *mut Task, _: &Worker, _: Fate) -> bool {
         // SAFETY: the waiter keeps the entry alive until the latch is set, and it was queued once.
         let this = unsafe { &*task.cast::<Self>() };
         // SAFETY: only the one who took it from the queue comes here.
@@ -205,12 +110,13 @@ where
 
     /// # Safety
     /// It was queued exactly once, and this is called once.
-    unsafe fn wait(&self) -> Result<R, Payload> {
-        for _ in 0..64 {
+    unsafe fn wait(&self, spinning: bool) -> Result<R, Payload> {
+        for round in 0..if spinning { 32 } else { 0 } {
             if self.latch.is_done() {
                 break;
             }
-            spin(4);
+            // The worker may be waiting for this very core.
+            if round < 6 { spin(8) } else { yield_now() }
         }
         while !self.latch.is_done() {
             if self.latch.announce_sleep() {
@@ -245,9 +151,13 @@ impl Pool {
             foreign.before_blocking();
         }
         let entry = Entry::new(body);
-        self.registry.inject(entry.queued(), Lane::Awaited);
+        let woken = self.registry.inject(entry.queued(), Lane::Awaited);
+        if woken && self.registry.take_forked() {
+            self.registry.sleep.wake_companion();
+        }
+        // A worker that was awake takes it at once. One that was just woken often starts on this very core: make room.
         // SAFETY: queued once, just above.
-        unsafe { entry.wait() }.unwrap_or_else(|payload| resume_unwind(payload))
+        unsafe { entry.wait(!woken) }.unwrap_or_else(|payload| resume_unwind(payload))
     }
 
     /// Runs `body` on a worker of this pool with a context to fork from.
@@ -269,24 +179,23 @@ impl Pool {
     /// With the first panic of a part, after all have ended.
     pub fn broadcast<R: Send>(&self, body: impl Fn(usize) -> R + Sync) -> Vec<R> {
         let body = &body;
-        let here = worker::current_of(&self.registry).map(worker::Worker::index);
+        let here = worker::current_of(&self.registry);
         if let Some(waiting) = worker::current() {
             waiting.before_blocking();
         }
         let entries: Vec<_> = (0..self.threads()).map(|index| Entry::new(move || body(index))).collect();
-        for (index, entry) in entries.iter().enumerate().filter(|(index, _)| Some(*index) != here) {
+        for (index, entry) in entries.iter().enumerate().filter(|(index, _)| Some(*index) != here.map(Worker::index)) {
             self.registry.mail(index, entry.queued());
         }
-        if let Some(index) = here {
+        if let Some(worker) = here {
+            let entry = &entries[worker.index()];
             // SAFETY: it was not queued, and it runs here once.
-            unsafe { (entries[index].task.run)(entries[index].queued(), &self.registry, Fate::Run) };
-        }
-        if let Some(worker) = worker::current_of(&self.registry) {
+            unsafe { (entry.task.run)(entry.queued(), worker, Fate::Run) };
             // Other workers may broadcast at the same time: do our part of theirs while they do theirs of ours.
             entries.iter().for_each(|entry| worker.wait_until(&entry.latch, || false));
         }
         // SAFETY: each was queued or run exactly once.
-        let results: Vec<_> = entries.iter().map(|entry| unsafe { entry.wait() }).collect();
+        let results: Vec<_> = entries.iter().map(|entry| unsafe { entry.wait(false) }).collect();
         results.into_iter().map(|result| result.unwrap_or_else(|payload| resume_unwind(payload))).collect()
     }
 
@@ -303,7 +212,7 @@ impl Pool {
     /// Spawns a task nobody waits for.
     #[inline]
     pub fn detach(&self, body: impl FnOnce() + Send + 'static) {
-        self.registry.spawn(Detached::boxed(body, std::ptr::null()), Lane::Normal);
+        self.registry.spawn(detached(body), Lane::Normal);
     }
 
     /// Spawns a task on the worker that got the same key before, so that what it left in the cache is still there.
@@ -432,18 +341,24 @@ impl TaskBuilder<'_> {
     /// Spawns it without a handle.
     pub fn detach(self, body: impl FnOnce() + Send + 'static) {
         let task = match self.token {
-            None => Detached::boxed(body, std::ptr::null()),
-            Some(token) => Detached::boxed(
-                move || {
-                    if !token.is_cancelled() {
-                        body();
-                    }
-                },
-                std::ptr::null(),
-            ),
+            None => detached(body),
+            Some(token) => Detached::queued(move |registry: &Registry| {
+                if !token.is_cancelled() {
+                    let _watch = registry.watch();
+                    body();
+                }
+            }),
         };
         queue(self.pool, task, self.priority, self.worker);
     }
+}
+
+#[inline]
+fn detached(body: impl FnOnce() + Send + 'static) -> *mut Task {
+    Detached::queued(move |registry: &Registry| {
+        let _watch = registry.watch();
+        body();
+    })
 }
 
 fn queue(pool: &Pool, task: *mut Task, priority: Priority, worker: Option<usize>) {

@@ -8,10 +8,15 @@ use std::sync::OnceLock;
 
 use crate::deque::{Deque, Header};
 use crate::ring::Ring;
+use crate::scope::Core;
 use crate::sleep::Sleep;
 use crate::stats::{Counters, Stats};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock};
+use crate::sync::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock,
+};
 use crate::task::{Fate, LANES, Lane, Task};
+use crate::topology::Victims;
+use crate::watch::TaskHooks;
 use crate::worker;
 
 /// What a panic carries.
@@ -63,7 +68,32 @@ impl<T> Queue<T> {
     }
 }
 
+/// A task that should run on one worker. In a mailbox the urgent ones come first, then the older ones.
+struct Mail {
+    task: Queued,
+    lane: Lane,
+}
+
+impl Queue<Mail> {
+    /// Takes the first, if it is at least so urgent.
+    fn take_first(&self, lane: Lane) -> Option<*mut Task> {
+        if self.len() == 0 {
+            return None;
+        }
+        self.with(|mails| if mails.front()?.lane <= lane { mails.pop_front() } else { None }).map(|mail| mail.task.0)
+    }
+
+    /// Takes the last, if it is at most so urgent.
+    fn take_last(&self, lane: Lane) -> Option<*mut Task> {
+        if self.len() == 0 {
+            return None;
+        }
+        self.with(|mails| if mails.back()?.lane >= lane { mails.pop_back() } else { None }).map(|mail| mail.task.0)
+    }
+}
+
 impl Queue<Queued> {
+    #[inline]
     fn take_first(&self) -> Option<*mut Task> {
         if self.len() == 0 {
             return None;
@@ -77,7 +107,7 @@ pub(crate) struct Seat {
     pub(crate) deque: Deque,
     pub(crate) rings: [Ring<Task>; LANES.len()],
     /// Tasks that should run here.
-    mailbox: Queue<Queued>,
+    mailbox: Queue<Mail>,
     /// Tasks that must run here.
     orders: Queue<Queued>,
     pub(crate) counters: Padded<Counters>,
@@ -89,23 +119,30 @@ pub(crate) struct Seat {
 pub(crate) struct Registry {
     pub(crate) seats: Box<[Seat]>,
     pub(crate) sleep: Sleep,
+    /// Whom each worker robs first.
+    pub(crate) victims: Victims,
     injector: [Queue<Queued>; LANES.len()],
     passed: Queue<Passed>,
     /// Tasks spawned and ended by threads that are no workers of this pool.
     outside_spawned: AtomicU64,
+    /// Whether anybody forked since this was last asked: the next region probably will too.
+    forked: AtomicBool,
     stop: AtomicU32,
     idle_waiters: AtomicUsize,
     idle: (Mutex<()>, Condvar),
     pub(crate) panic_handler: Option<PanicHandler>,
     pub(crate) start_hook: Option<Hook>,
     pub(crate) exit_hook: Option<Hook>,
+    pub(crate) task_hooks: Option<Box<TaskHooks>>,
+    /// Whether workers that wait run whatever there is.
+    pub(crate) helps_anyone: bool,
 }
 
 impl Registry {
-    pub(crate) fn new(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize, stack_size: usize) -> Self {
         let seat = |_| Seat {
-            deque: Deque::new(),
-            rings: std::array::from_fn(|_| Ring::new()),
+            deque: Deque::for_stack(stack_size),
+            rings: std::array::from_fn(|_| Ring::new(threads > 1)),
             mailbox: Queue::new(),
             orders: Queue::new(),
             counters: Padded(Counters::new()),
@@ -114,15 +151,19 @@ impl Registry {
         Self {
             seats: (0..threads).map(seat).collect(),
             sleep: Sleep::new(),
+            victims: Victims::flat(threads),
             injector: std::array::from_fn(|_| Queue::new()),
             passed: Queue::new(),
             outside_spawned: AtomicU64::new(0),
+            forked: AtomicBool::new(false),
             stop: AtomicU32::new(RUNNING),
             idle_waiters: AtomicUsize::new(0),
             idle: (Mutex::new(()), Condvar::new()),
             panic_handler: None,
             start_hook: None,
             exit_hook: None,
+            task_hooks: None,
+            helps_anyone: false,
         }
     }
 
@@ -133,21 +174,24 @@ impl Registry {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(payload)));
     }
 
-    /// Puts a task from anywhere into the shared queue.
-    pub(crate) fn inject(&self, task: *mut Task, lane: Lane) {
+    /// Puts a task from anywhere into the shared queue; true if a sleeper was woken for it.
+    pub(crate) fn inject(&self, task: *mut Task, lane: Lane) -> bool {
         self.injector[lane as usize].with(|queue| queue.push_back(Queued(task)));
-        self.sleep.notify();
+        self.sleep.notify()
     }
 
     /// Queues a task that was spawned: with the current worker if it is one of ours, else with everybody.
     pub(crate) fn spawn(&self, task: *mut Task, lane: Lane) {
         match worker::current_of(self) {
             Some(worker) => worker.push(task, lane),
-            None => {
-                self.outside_spawned.fetch_add(1, Ordering::Relaxed);
-                self.inject(task, lane);
-            }
+            None => self.spawn_outside(task, lane),
         }
+    }
+
+    /// Queues a task spawned by a thread that is no worker of this pool.
+    pub(crate) fn spawn_outside(&self, task: *mut Task, lane: Lane) {
+        self.outside_spawned.fetch_add(1, Ordering::Relaxed);
+        self.inject(task, lane);
     }
 
     /// Queues a task for one worker, unless that worker is overloaded.
@@ -160,9 +204,9 @@ impl Registry {
             Some(worker) => worker.seat().counters.spawned.add(1),
             None => _ = self.outside_spawned.fetch_add(1, Ordering::Relaxed),
         }
-        seat.mailbox.with(|queue| match lane {
-            Lane::Awaited | Lane::High => queue.push_front(Queued(task)),
-            Lane::Normal | Lane::Low => queue.push_back(Queued(task)),
+        seat.mailbox.with(|mails| {
+            let place = mails.partition_point(|mail| mail.lane <= lane);
+            mails.insert(place, Mail { task: Queued(task), lane });
         });
         self.sleep.wake(index % self.seats.len());
     }
@@ -173,22 +217,30 @@ impl Registry {
         self.sleep.wake(index);
     }
 
-    /// Something meant for this worker.
-    pub(crate) fn take_mail(&self, index: usize) -> Option<*mut Task> {
-        self.take_order(index).or_else(|| self.seats[index].mailbox.take_first())
+    /// The next task meant for this worker, if it is at least so urgent.
+    #[inline]
+    pub(crate) fn take_mail(&self, index: usize, lane: Lane) -> Option<*mut Task> {
+        self.seats[index].mailbox.take_first(lane)
+    }
+
+    /// The task meant for this worker that would be its last, if it is at most so urgent.
+    pub(crate) fn take_last_mail(&self, index: usize, lane: Lane) -> Option<*mut Task> {
+        self.seats[index].mailbox.take_last(lane)
     }
 
     /// Something this worker must do.
+    #[inline]
     pub(crate) fn take_order(&self, index: usize) -> Option<*mut Task> {
         self.seats[index].orders.take_first()
     }
 
     /// Something meant for another worker that has too much of it.
+    #[inline]
     pub(crate) fn take_surplus_mail(&self, index: usize) -> Option<*mut Task> {
         if !self.has_surplus_mail(index) {
             return None;
         }
-        self.seats[index].mailbox.take_first()
+        self.seats[index].mailbox.take_first(Lane::Low)
     }
 
     fn has_surplus_mail(&self, index: usize) -> bool {
@@ -197,27 +249,32 @@ impl Registry {
         self.seats[index].mailbox.len() >= enough
     }
 
-    /// A task of the given scope that waits in the shared queue.
-    pub(crate) fn take_of_scope(&self, scope: *const ()) -> Option<*mut Task> {
+    /// A task in the shared queue that the given scope waits for.
+    pub(crate) fn take_of_scope(&self, scope: &Core) -> Option<*mut Task> {
         let queue = &self.injector[Lane::Awaited as usize];
         if queue.len() == 0 {
             return None;
         }
         queue.with(|items| {
-            // SAFETY: whatever is in the queue is alive until somebody takes it out, and we hold the lock.
-            let at = items.iter().position(|queued| unsafe { (*queued.0).scope } == scope)?;
+            // SAFETY: whatever is in the queue is alive until somebody takes it out, and we hold the lock. Its scope is
+            // alive as long as it is.
+            let ours =
+                |queued: &Queued| unsafe { (*queued.0).scope.as_ref() }.is_some_and(|found| found.descends_from(scope));
+            let at = items.iter().position(ours)?;
             items.remove(at).map(|queued| queued.0)
         })
     }
 
+    /// How many tasks wait in one lane of the shared queue.
+    #[inline]
+    pub(crate) fn injected(&self, lane: Lane) -> usize {
+        self.injector[lane as usize].len()
+    }
+
     /// Takes a fair share of the shared queue: the first task, and more of them for `keep`, last first.
-    pub(crate) fn take_injected(&self, lane: Lane, mut keep: impl FnMut(*mut Task)) -> Option<*mut Task> {
-        const BATCH: usize = 64;
-        let queue = &self.injector[lane as usize];
-        if queue.len() == 0 {
-            return None;
-        }
-        queue.with(|items| {
+    pub(crate) fn take_share(&self, lane: Lane, mut keep: impl FnMut(*mut Task)) -> Option<*mut Task> {
+        const BATCH: usize = 256;
+        self.injector[lane as usize].with(|items| {
             let first = items.pop_front()?;
             if lane != Lane::Awaited {
                 let more = (items.len() / self.seats.len()).min(BATCH);
@@ -237,10 +294,13 @@ impl Registry {
     }
 
     /// Takes a passed job: any, or the one asked for.
+    #[inline]
     pub(crate) fn take_passed(&self, wanted: Option<*const Header>) -> Option<(*const Header, u32)> {
-        if self.passed.len() == 0 {
-            return None;
-        }
+        if self.passed.len() == 0 { None } else { self.find_passed(wanted) }
+    }
+
+    #[cold]
+    fn find_passed(&self, wanted: Option<*const Header>) -> Option<(*const Header, u32)> {
         self.passed.with(|queue| {
             let at = match wanted {
                 Some(job) => queue.iter().position(|passed| passed.job == job)?,
@@ -248,6 +308,19 @@ impl Registry {
             };
             queue.remove(at).map(|passed| (passed.job, passed.owner))
         })
+    }
+
+    /// A worker has just shared a fork: somebody shall be awake to take it.
+    pub(crate) fn shared_fork(&self) {
+        if !self.forked.load(Ordering::Relaxed) {
+            self.forked.store(true, Ordering::Relaxed);
+        }
+        self.sleep.wake_sentinel();
+    }
+
+    /// Whether anybody forked since the last call.
+    pub(crate) fn take_forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed) && self.forked.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a worker that is about to park should look again.

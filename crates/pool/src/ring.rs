@@ -4,15 +4,23 @@
 //! outgrown ones are kept until the ring is dropped, because a slow thief may still read them. It never looks at what the
 //! pointers point to.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 
-use crate::sync::{AtomicI64, AtomicPtr, Ordering, Padded, fence};
+#[cfg(loom)]
+use crate::sync::fence;
+#[cfg(not(loom))]
+use crate::sync::prefetch;
+use crate::sync::{AtomicI64, AtomicPtr, Ordering, Padded};
 
 #[cfg(not(loom))]
 const FIRST: usize = 256;
 #[cfg(loom)]
 const FIRST: usize = 2;
+
+/// How many tasks before its turn one is fetched into the cache.
+#[cfg(not(loom))]
+const AHEAD: i64 = 4;
 
 struct Buffer<T> {
     slots: Box<[AtomicPtr<T>]>,
@@ -27,7 +35,8 @@ impl<T> Buffer<T> {
 
     #[inline]
     fn slot(&self, index: i64) -> &AtomicPtr<T> {
-        &self.slots[index as usize & (self.slots.len() - 1)]
+        // SAFETY: the length is a power of two, so the rest of the division is below it.
+        unsafe { self.slots.get_unchecked(index as usize & (self.slots.len() - 1)) }
     }
 }
 
@@ -45,22 +54,29 @@ pub(crate) struct Ring<T> {
     top: Padded<AtomicI64>,
     bottom: Padded<AtomicI64>,
     buffer: AtomicPtr<Buffer<T>>,
+    /// A value the top had. Touched by the owner only.
+    seen_top: Cell<i64>,
+    /// Whether there are thieves at all.
+    shared: bool,
     /// Every buffer there ever was, the current one included. Touched by the owner and by `drop`.
     buffers: UnsafeCell<Vec<*mut Buffer<T>>>,
 }
 
-// SAFETY: `buffers` is touched by the owner only; everything else is atomic. The pointers are handed on, not used.
+// SAFETY: `buffers` and `seen_top` are touched by the owner only; everything else is atomic. The pointers are handed on, not used.
 unsafe impl<T> Sync for Ring<T> {}
 // SAFETY: nothing is tied to the creating thread.
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T> Ring<T> {
-    pub(crate) fn new() -> Self {
+    /// An empty ring. Without thieves (not `shared`) the owner need not be careful.
+    pub(crate) fn new(shared: bool) -> Self {
         let first = Buffer::new(FIRST);
         Self {
             top: Padded(AtomicI64::new(0)),
             bottom: Padded(AtomicI64::new(0)),
             buffer: AtomicPtr::new(first),
+            seen_top: Cell::new(0),
+            shared,
             buffers: UnsafeCell::new(vec![first]),
         }
     }
@@ -79,12 +95,16 @@ impl<T> Ring<T> {
     #[inline]
     pub(crate) unsafe fn push(&self, task: *mut T) {
         let bottom = self.bottom.load(Ordering::Relaxed);
-        let top = self.top.load(Ordering::Acquire);
         // SAFETY: the current buffer lives as long as the ring.
         let mut buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
-        if bottom - top >= buffer.slots.len() as i64 {
-            // SAFETY: the caller is the owner.
-            buffer = unsafe { self.grow(buffer, top, bottom) };
+        // The top only grows: an old value errs on the safe side, and thieves are not disturbed by looking at it.
+        if bottom - self.seen_top.get() >= buffer.slots.len() as i64 {
+            let top = self.top.load(Ordering::Acquire);
+            self.seen_top.set(top);
+            if bottom - top >= buffer.slots.len() as i64 {
+                // SAFETY: the caller is the owner.
+                buffer = unsafe { self.grow(buffer, top, bottom) };
+            }
         }
         buffer.slot(bottom).store(task, Ordering::Relaxed);
         self.bottom.store(bottom + 1, Ordering::Release);
@@ -111,18 +131,25 @@ impl<T> Ring<T> {
     #[inline]
     pub(crate) unsafe fn pop(&self) -> Option<*mut T> {
         let bottom = self.bottom.load(Ordering::Relaxed);
-        if self.top.load(Ordering::Relaxed) >= bottom {
+        let top = self.top.load(Ordering::Relaxed);
+        if top >= bottom {
             // The top never runs back and nobody but us moves the bottom: empty, without a fence.
             return None;
         }
         let bottom = bottom - 1;
         // SAFETY: the current buffer lives as long as the ring.
         let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
-        // Release, here and below, like in `push`: a thief may see a task for the first time by any of these stores.
-        self.bottom.store(bottom, Ordering::Release);
-        // The thieves' fence is between their two loads: one of us sees the other's move.
-        fence(Ordering::SeqCst);
-        let top = self.top.load(Ordering::Relaxed);
+        // In a long ring the tasks themselves have left the caches: have one that comes later fetched.
+        #[cfg(not(loom))]
+        if bottom - top >= AHEAD {
+            prefetch(buffer.slot(bottom - AHEAD).load(Ordering::Relaxed));
+        }
+        if !self.shared {
+            self.bottom.store(bottom, Ordering::Relaxed);
+            return Some(buffer.slot(bottom).load(Ordering::Relaxed));
+        }
+        self.take_bottom(bottom);
+        let top = self.top.load(Ordering::SeqCst);
         if top > bottom {
             self.bottom.store(bottom + 1, Ordering::Release);
             return None;
@@ -136,11 +163,48 @@ impl<T> Ring<T> {
         Some(task)
     }
 
+    /// Takes the newest task if there are more than there were at `mark`, an earlier `bottom`.
+    ///
+    /// # Safety
+    /// Only the owner calls it.
+    #[inline]
+    pub(crate) unsafe fn pop_above(&self, mark: i64) -> Option<*mut T> {
+        if self.bottom() <= mark {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.pop() }
+    }
+
+    /// Where the next task goes. Only the owner calls it.
+    #[inline]
+    pub(crate) fn bottom(&self) -> i64 {
+        self.bottom.load(Ordering::Relaxed)
+    }
+
+    /// Lowers the bottom before looking at the top; thieves look at the two in the other order. One of us sees the other's
+    /// move, because all four accesses are sequentially consistent. Release, like every store to the bottom: a thief may
+    /// see a task for the first time by any of them.
+    #[cfg(not(loom))]
+    #[inline]
+    fn take_bottom(&self, bottom: i64) {
+        // An exchange costs half of what a store and a fence do on common processors.
+        self.bottom.swap(bottom, Ordering::SeqCst);
+    }
+
+    // loom knows sequential consistency of fences only.
+    #[cfg(loom)]
+    fn take_bottom(&self, bottom: i64) {
+        self.bottom.store(bottom, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
     /// Takes the oldest task.
     pub(crate) fn steal(&self) -> Take<T> {
-        let top = self.top.load(Ordering::Acquire);
+        let top = self.top.load(Ordering::SeqCst);
+        #[cfg(loom)]
         fence(Ordering::SeqCst);
-        let bottom = self.bottom.load(Ordering::Acquire);
+        let bottom = self.bottom.load(Ordering::SeqCst);
         if top >= bottom {
             return Take::Empty;
         }

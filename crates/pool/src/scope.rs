@@ -6,37 +6,43 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
-use crate::latch::Latch;
+use crate::blocks;
 use crate::registry::{Payload, Registry};
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
-use crate::task::{Detached, Lane};
-use crate::worker;
+use crate::sync::{AtomicPtr, Ordering};
+use crate::tally::Tally;
+use crate::task::{Fate, Lane, Task};
+use crate::worker::{self, Worker};
 
 /// Spawns tasks that end before the scope does. See [`scope`].
+#[repr(transparent)]
 pub struct Scope<'scope> {
-    registry: Arc<Registry>,
-    /// The worker that waits.
-    owner: usize,
-    /// Tasks not yet ended, and one for the body.
-    pending: AtomicUsize,
-    latch: Latch,
-    panic: Mutex<Option<Payload>>,
+    core: Core,
     /// Invariant in `'scope`, as anything is that takes closures of that lifetime.
     #[expect(clippy::type_complexity)]
     marker: PhantomData<Box<dyn FnOnce(&Scope<'scope>) + Send + Sync + 'scope>>,
 }
 
-/// A scope's address on its way to another thread.
-struct Pointer<'scope>(*const Scope<'scope>);
-// SAFETY: a scope is Sync, and it outlives its tasks.
-unsafe impl Send for Pointer<'_> {}
-
-impl<'scope> Pointer<'scope> {
-    /// Takes the whole value, so that a closure captures it and not the bare pointer inside.
-    fn get(self) -> *const Scope<'scope> {
-        self.0
-    }
+/// What a scope is, whatever its lifetime. It lies on the stack of the worker that waits for it.
+///
+/// Its worker takes part in the counting of tasks apart from the others: see `tally.rs`.
+pub(crate) struct Core {
+    /// The worker that waits. Compared by other threads, followed by its own.
+    worker: *const Worker,
+    /// That worker's index.
+    owner: usize,
+    /// The pool, which the owner keeps alive.
+    registry: *const Registry,
+    /// The scope in whose task or body this one was opened, or null. It cannot end before this one.
+    parent: *const Core,
+    tally: Tally,
+    /// The first panic of a task, boxed.
+    panic: AtomicPtr<Payload>,
 }
+
+// SAFETY: the pointers are compared or followed as the fields say, whichever thread looks at them; the rest is Sync.
+unsafe impl Sync for Core {}
+// SAFETY: as above; the pointers are what the fields say whichever thread looks at them.
+unsafe impl Send for Core {}
 
 /// Runs `body`, waits for every task spawned in it, directly or by other tasks, and returns what `body` returned.
 ///
@@ -57,7 +63,7 @@ impl<'scope> Pointer<'scope> {
 ///
 /// but nothing that ends with the body:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0373
 /// filch_pool::scope(|scope| {
 ///     let short = String::from("gone too soon");
 ///     scope.spawn(|_| assert_eq!(short.len(), 13));
@@ -66,7 +72,7 @@ impl<'scope> Pointer<'scope> {
 ///
 /// and the scope itself cannot be smuggled out:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0521
 /// let mut kept = None;
 /// filch_pool::scope(|scope| kept = Some(scope));
 /// ```
@@ -76,58 +82,120 @@ pub fn scope<'scope, R: Send>(body: impl FnOnce(&Scope<'scope>) -> R + Send) -> 
     let Some(worker) = worker::current() else {
         return crate::global().scope(body);
     };
-    let scope = Scope {
-        registry: Arc::clone(worker.registry()),
-        owner: worker.index(),
-        pending: AtomicUsize::new(1),
-        latch: Latch::new(),
-        panic: Mutex::new(None),
-        marker: PhantomData,
-    };
+    let scope = Scope { core: Core::new(worker), marker: PhantomData };
+    let core = &scope.core;
+    let mark = worker.open_scope(core);
     let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
-    // SAFETY: the scope is alive; the body's share is given back once.
-    unsafe { Scope::end_one(&scope, &scope.registry) };
-    worker.wait_for_scope(&scope.latch, ptr::from_ref(&scope).cast());
-    let panic = lock(&scope.panic).take();
-    match (result, panic) {
+    worker.wait_for_scope(core, mark);
+    worker.close_scope(core.parent);
+    match (result, core.take_panic()) {
         (Ok(result), None) => result,
         (Err(payload), _) | (Ok(_), Some(payload)) => resume_unwind(payload),
     }
 }
 
-impl<'scope> Scope<'scope> {
-    /// Queues a task. It gets the scope, to spawn more.
-    pub fn spawn(&self, body: impl FnOnce(&Scope<'scope>) + Send + 'scope) {
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let pointer = Pointer(self);
-        let run = move || {
-            let pointer = pointer.get();
-            // SAFETY: the scope waits for this task, so it is alive until `end_one` below.
-            let scope = unsafe { &*pointer };
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| body(scope))) {
-                lock(&scope.panic).get_or_insert(payload);
-            }
-            // Tasks run on workers; the registry is kept alive by the worker, the scope may be gone before the wake-up.
-            let Some(worker) = worker::current() else { std::process::abort() };
-            // SAFETY: alive until the count drops, and this task's share is given back once.
-            unsafe { Scope::end_one(pointer, worker.registry()) };
-        };
-        self.registry.spawn(Detached::boxed(run, ptr::from_ref(self).cast()), Lane::Awaited);
+impl Core {
+    fn new(worker: &Worker) -> Self {
+        Self {
+            worker,
+            owner: worker.index(),
+            registry: &raw const **worker.registry(),
+            parent: worker.current_scope(),
+            tally: Tally::new(),
+            panic: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Whether this worker's thread is the owner's.
+    #[inline]
+    fn is_owned_by(&self, worker: Option<&Worker>) -> bool {
+        worker.is_some_and(|worker| ptr::eq(worker, self.worker))
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whether this scope is `other` or was opened, at whatever depth, by a task of it.
+    pub(crate) fn descends_from(&self, other: *const Self) -> bool {
+        let mut scope = ptr::from_ref(self);
+        while !scope.is_null() && scope != other {
+            // SAFETY: a scope's ancestors live longer than the scope.
+            scope = unsafe { (*scope).parent };
+        }
+        !scope.is_null()
+    }
+
+    fn keep_panic(&self, payload: Payload) {
+        let boxed = Box::into_raw(Box::new(payload));
+        let kept = self.panic.compare_exchange(ptr::null_mut(), boxed, Ordering::AcqRel, Ordering::Relaxed);
+        if kept.is_err() {
+            // SAFETY: made just above, and nobody else saw it.
+            drop(unsafe { Box::from_raw(boxed) });
+        }
+    }
+
+    fn take_panic(&self) -> Option<Payload> {
+        let boxed = self.panic.load(Ordering::Acquire);
+        // SAFETY: made by `keep_panic`; all tasks have ended, so this is the only look at it.
+        (!boxed.is_null()).then(|| *unsafe { Box::from_raw(boxed) })
     }
 
     /// # Safety
-    /// `this` is alive, and the caller held one of the pending shares. It may be gone afterwards. `registry` is the
-    /// scope's own, kept alive by the caller.
-    unsafe fn end_one(this: *const Self, registry: &Registry) {
-        // SAFETY: alive, because our share is still counted.
-        let (pending, owner, latch) = unsafe { (&(*this).pending, (*this).owner, &raw const (*this).latch) };
-        // AcqRel: what every task did is visible to whoever sees the latch set.
-        if pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: the waiter leaves only after the latch is set, so it is still alive.
-            let sleeping = unsafe { Latch::set(latch) };
-            if let (true, Some(thread)) = (sleeping, registry.seats[owner].thread.get()) {
-                thread.unpark();
+    /// `this` is alive, and the caller ended one of its tasks. It may be gone afterwards.
+    #[inline]
+    unsafe fn end_one(this: *const Self, worker: &Worker) {
+        // SAFETY: alive, because our task is still counted.
+        unsafe {
+            let (owner, ours) = ((*this).owner, (*this).is_owned_by(Some(worker)));
+            if Tally::end(&raw const (*this).tally, ours) {
+                worker.unpark(owner);
             }
         }
+    }
+}
+
+/// A task of a scope.
+#[repr(C)]
+struct Scoped<F> {
+    task: Task,
+    body: F,
+}
+
+impl<'scope> Scope<'scope> {
+    /// Queues a task. It gets the scope, to spawn more.
+    #[inline]
+    pub fn spawn<F: FnOnce(&Scope<'scope>) + Send + 'scope>(&self, body: F) {
+        let core = &self.core;
+        let worker = worker::current();
+        // SAFETY: the worker is this thread's.
+        unsafe { core.tally.add(core.is_owned_by(worker)) };
+        let task = Task { run: Self::run::<F>, scope: core };
+        let task: *mut Task = blocks::put(Scoped { task, body }).cast();
+        // SAFETY: whoever can reach the scope keeps it from ending, and the scope's worker keeps the registry.
+        let registry = unsafe { &*core.registry };
+        match worker.filter(|worker| worker.is_of(registry)) {
+            Some(worker) => worker.push(task, Lane::Awaited),
+            None => registry.spawn_outside(task, Lane::Awaited),
+        }
+    }
+
+    unsafe fn run<F: FnOnce(&Scope<'scope>) + Send + 'scope>(task: *mut Task, worker: &Worker, _: Fate) -> bool {
+        // SAFETY: made by `spawn`, with the header first, and consumed here once.
+        let Scoped { task, body } = unsafe { blocks::take_out(task.cast::<Scoped<F>>()) };
+        // SAFETY: a scope is its core. It waits for this task, so it is alive until `end_one` below.
+        let scope = unsafe { &*task.scope.cast::<Self>() };
+        let outer = worker.enter_scope(task.scope);
+        let watched = || {
+            let _watch = worker.registry().watch();
+            body(scope);
+        };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(watched)) {
+            scope.core.keep_panic(payload);
+        }
+        worker.close_scope(outer);
+        // SAFETY: alive until the count drops, and this task ended.
+        unsafe { Core::end_one(task.scope, worker) };
+        true
     }
 }

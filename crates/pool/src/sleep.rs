@@ -37,13 +37,31 @@ impl Sleep {
         self.searching.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A searcher found something and runs it. If nobody is left to look around, somebody is woken for that.
+    /// A searcher found something and runs it. If there is more, it must say so by `wake_another` after this: producers
+    /// that saw it search have woken nobody.
     pub(crate) fn start_active(&self) {
         self.active.fetch_add(1, Ordering::SeqCst);
         self.stop_search();
         fence(Ordering::SeqCst);
+    }
+
+    /// Wakes one more sleeper, to look around while the worker runs that the caller just woke. The caller is about to park
+    /// and leaves its core to it; woken by that worker at its first fork, it would often start on the worker's own core.
+    pub(crate) fn wake_companion(&self) {
+        if self.sleeping.load(Ordering::Relaxed) > 0 && !self.sentinel.load(Ordering::Relaxed) {
+            self.wake_one();
+        }
+    }
+
+    /// A running worker forked, or took something from one that forks: if nobody is left to look around, somebody is
+    /// woken for that.
+    pub(crate) fn wake_sentinel(&self) {
+        if self.sleeping.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        fence(Ordering::SeqCst);
         if !self.sentinel.load(Ordering::Relaxed) {
-            self.wake_if_needed();
+            self.wake_another();
         }
     }
 
@@ -56,11 +74,12 @@ impl Sleep {
         self.active.load(Ordering::SeqCst) == 0
     }
 
-    /// Work was made visible by a thread outside the pool, or for a worker that must not be kept waiting.
-    pub(crate) fn notify(&self) {
+    /// Work was made visible by a thread outside the pool, or for a worker that must not be kept waiting. True if a
+    /// sleeper was woken for it.
+    pub(crate) fn notify(&self) -> bool {
         // Pairs with the fence in `enlist`: either the sleeper sees the work or we see the sleeper.
         fence(Ordering::SeqCst);
-        self.wake_if_needed();
+        self.wake_another()
     }
 
     /// Work was made visible by a running worker. Without a fence: if the race with a worker that is falling asleep is
@@ -68,18 +87,17 @@ impl Sleep {
     #[inline]
     pub(crate) fn notify_relaxed(&self) {
         if self.sleeping.load(Ordering::Relaxed) > 0 {
-            self.wake_if_needed();
+            self.wake_another();
         }
     }
 
-    fn wake_if_needed(&self) {
-        if self.searching.load(Ordering::Relaxed) == 0 && self.sleeping.load(Ordering::Relaxed) > 0 {
-            self.wake_one();
-        }
+    /// Wakes a sleeper unless somebody searches already; true if it did.
+    pub(crate) fn wake_another(&self) -> bool {
+        self.searching.load(Ordering::Relaxed) == 0 && self.sleeping.load(Ordering::Relaxed) > 0 && self.wake_one()
     }
 
     #[cold]
-    fn wake_one(&self) {
+    fn wake_one(&self) -> bool {
         let woken = {
             let mut list = lock(&self.list);
             let last = list.pop();
@@ -90,9 +108,10 @@ impl Sleep {
             }
             last
         };
-        if let Some((_, thread)) = woken {
+        woken.is_some_and(|(_, thread)| {
             thread.unpark();
-        }
+            true
+        })
     }
 
     /// Wakes one certain worker if it sleeps.

@@ -1,6 +1,8 @@
 //! Counters of what the workers did. Each worker writes its own; reading them disturbs nobody.
 //!
-//! Forks that stay private are not counted: that would cost more than the fork.
+//! Forks that stay private are not counted: that would cost more than the fork. The rest is always counted: a spawned task
+//! costs two plain additions, which waiting for an idle pool needs anyway, and all else is counted by workers that have
+//! nothing to do.
 
 use crate::sync::{AtomicU64, Duration, Ordering};
 
@@ -17,7 +19,7 @@ pub struct Stats {
     pub spawned: u64,
     /// Forked jobs run by another worker than the one that forked them.
     pub jobs_stolen: u64,
-    /// Looks at another worker's queues.
+    /// Looks at another worker's queues, by idle workers and by those that help while they wait.
     pub steals_tried: u64,
     /// Looks that brought something.
     pub steals_won: u64,
@@ -25,7 +27,8 @@ pub struct Stats {
     pub parked: Duration,
     /// How often it parked.
     pub parks: u64,
-    /// How long idle workers searched until they had something: entry `i` counts those below 2^(i+1) ns.
+    /// How long idle workers searched, since they ran out of work or were woken, until they had stolen something: entry
+    /// `i` counts those below 2^(i+1) ns. What waiting workers steal is not in it.
     pub steal_latency: [u64; LATENCY_STEPS],
 }
 

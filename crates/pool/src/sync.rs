@@ -59,6 +59,18 @@ pub(crate) fn spin(times: u32) {
     }
 }
 
+/// Has the processor fetch what will be needed soon. The address need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch<T>(address: *const T) {
+    // SAFETY: a hint, which never faults.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
 /// Locks, whatever happened to an earlier holder: no lock of this crate is held while foreign code runs, except where
 /// the data is a plain value that stays valid.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> + '_ {

@@ -3,8 +3,12 @@
 //! A task is run or discarded exactly once by whoever took it out of a queue. It never says where it is queued.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 
+use crate::blocks;
 use crate::registry::Registry;
+use crate::scope::Core;
+use crate::worker::Worker;
 
 /// What to do with a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,9 +22,9 @@ pub(crate) enum Fate {
 #[repr(C)]
 pub(crate) struct Task {
     /// Consumes the task. True if a spawned task ended by it, false if nothing ran or it was never counted as spawned.
-    pub(crate) run: unsafe fn(*mut Task, &Registry, Fate) -> bool,
-    /// The scope that waits for it, or null. Compared, never followed.
-    pub(crate) scope: *const (),
+    pub(crate) run: unsafe fn(*mut Task, &Worker, Fate) -> bool,
+    /// The scope that waits for it, or null. The scope is alive as long as the task is.
+    pub(crate) scope: *const Core,
 }
 
 /// Which queue a task waits in; lower ones are served first.
@@ -67,24 +71,23 @@ pub(crate) struct Detached<F> {
     body: F,
 }
 
-impl<F: FnOnce() + Send> Detached<F> {
-    /// Boxes the body. What the body borrows must outlive its run: the caller sees to that.
+impl<F: FnOnce(&Registry) + Send + 'static> Detached<F> {
+    /// Puts the body into a block. It is called with the registry of the worker that runs it.
     #[inline]
-    pub(crate) fn boxed(body: F, scope: *const ()) -> *mut Task {
-        let task = Task { run: Self::run, scope };
-        Box::into_raw(Box::new(Self { task, body })).cast()
+    pub(crate) fn queued(body: F) -> *mut Task {
+        let task = Task { run: Self::run, scope: ptr::null() };
+        blocks::put(Self { task, body }).cast()
     }
 
-    unsafe fn run(task: *mut Task, registry: &Registry, fate: Fate) -> bool {
-        // SAFETY: made by `boxed`, with the header first, and consumed here once.
-        let this = unsafe { Box::from_raw(task.cast::<Self>()) };
-        let body = this.body;
+    unsafe fn run(task: *mut Task, worker: &Worker, fate: Fate) -> bool {
+        // SAFETY: made by `queued`, with the header first, and consumed here once.
+        let body = unsafe { blocks::take_out(task.cast::<Self>()) }.body;
         let ended = catch_unwind(AssertUnwindSafe(|| match fate {
-            Fate::Run => body(),
+            Fate::Run => body(worker.registry()),
             Fate::Discard => drop(body),
         }));
         if let Err(payload) = ended {
-            registry.report_panic(payload);
+            worker.registry().report_panic(payload);
         }
         true
     }

@@ -6,10 +6,11 @@ use std::cell::Cell;
 use std::ptr;
 use std::time::Instant;
 
-use crate::deque::{Header, NOBODY, Steal};
+use crate::deque::{Deque, Header, NOBODY, Slot, Steal};
 use crate::latch::Latch;
 use crate::registry::{Registry, Seat};
 use crate::ring::Take;
+use crate::scope::Core;
 use crate::sync::{Arc, Duration, current as current_thread, park, park_timeout, spin, thread_local, yield_now};
 use crate::task::{Fate, LANES, Lane, Task};
 
@@ -18,6 +19,9 @@ use crate::task::{Fate, LANES, Lane, Task};
 const SEARCH_ROUNDS: u32 = 16;
 #[cfg(shuttle)]
 const SEARCH_ROUNDS: u32 = 2;
+
+/// How many of these pauses are busy waits; after that the worker yields.
+const SPIN_ROUNDS: u32 = 6;
 
 const SHORT_NAP: Duration = Duration::from_micros(50);
 const LONG_NAP: Duration = Duration::from_micros(500);
@@ -34,10 +38,13 @@ const STEAL_LIMIT: usize = 32;
 #[cfg(not(shuttle))]
 thread_local! {
     static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) };
+    /// The current worker's deque: the thread-local join needs nothing else.
+    static DEQUE: Cell<*const Deque> = const { Cell::new(ptr::null()) };
 }
 #[cfg(shuttle)]
 thread_local! {
     static CURRENT: Cell<*const Worker> = Cell::new(ptr::null());
+    static DEQUE: Cell<*const Deque> = Cell::new(ptr::null());
 }
 
 /// Something to run.
@@ -50,15 +57,26 @@ enum Work {
 
 /// The state of a worker's thread. It lives on that thread's stack and is reached from there only.
 pub(crate) struct Worker {
+    /// This worker's seat, which lives as long as the registry.
+    seat: *const Seat,
     registry: Arc<Registry>,
     index: u32,
-    /// A slot of the deque not above the true tail, from which the tail can be found.
-    base: Cell<u32>,
     tick: Cell<u32>,
     random: Cell<u64>,
     /// The last victim that had something.
     sticky: Cell<usize>,
+    /// The scope whose task or body this worker is in, or null.
+    scope: Cell<*const Core>,
+    /// How long to look away from the shared queue before the next look, in turns of a busy wait; then how long it was
+    /// the last time.
+    linger: Cell<u32>,
+    linger_before: Cell<u32>,
 }
+
+/// A worker that finds fewer tasks than this in the shared queue is faster than those who spawn them: it looks away for a
+/// while, because every look stops them for longer than one task takes.
+const FEW: usize = 16;
+const LONGEST_LINGER: u32 = 64;
 
 /// The worker whose thread this is. The reference must not leave the thread, which every use in this crate respects.
 #[inline]
@@ -68,34 +86,48 @@ pub(crate) fn current<'a>() -> Option<&'a Worker> {
     unsafe { worker.as_ref() }
 }
 
+/// The deque of the worker whose thread this is. The reference must not leave the thread either.
+#[inline(always)]
+pub(crate) fn current_deque<'a>() -> Option<&'a Deque> {
+    let deque = DEQUE.with(Cell::get);
+    // SAFETY: set for exactly as long as `CURRENT`, and the worker keeps it alive.
+    unsafe { deque.as_ref() }
+}
+
 /// The worker whose thread this is, if it belongs to this pool.
 #[inline]
 pub(crate) fn current_of<'a>(registry: &Registry) -> Option<&'a Worker> {
-    current().filter(|worker| ptr::eq(&*worker.registry, registry))
+    current().filter(|worker| worker.is_of(registry))
 }
 
 /// Runs a worker until its pool ends.
 pub(crate) fn run(registry: Arc<Registry>, index: usize) {
     let worker = Worker {
+        seat: &raw const registry.seats[index],
         index: index as u32,
-        base: Cell::new(0),
         tick: Cell::new(0),
         random: Cell::new(0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1) << 17),
-        sticky: Cell::new((index + 1) % registry.seats.len()),
+        sticky: Cell::new(registry.victims.nearest(index)),
+        scope: Cell::new(ptr::null()),
+        linger: Cell::new(0),
+        linger_before: Cell::new(0),
         registry,
     };
     let _ = worker.seat().thread.set(current_thread());
     CURRENT.with(|slot| slot.set(&worker));
+    DEQUE.with(|slot| slot.set(worker.deque()));
     worker.call_hook(worker.registry.start_hook.as_ref());
     worker.main_loop();
     worker.call_hook(worker.registry.exit_hook.as_ref());
+    DEQUE.with(|slot| slot.set(ptr::null()));
     CURRENT.with(|slot| slot.set(ptr::null()));
 }
 
 impl Worker {
     #[inline]
     pub(crate) fn seat(&self) -> &Seat {
-        &self.registry.seats[self.index as usize]
+        // SAFETY: it is part of the registry, which this worker keeps alive.
+        unsafe { &*self.seat }
     }
 
     pub(crate) fn index(&self) -> usize {
@@ -106,7 +138,35 @@ impl Worker {
         &self.registry
     }
 
-    fn call_hook(&self, hook: Option<&crate::registry::Hook>) {
+    /// Whether it is a worker of this pool.
+    #[inline]
+    pub(crate) fn is_of(&self, registry: &Registry) -> bool {
+        ptr::eq(&raw const *self.registry, registry)
+    }
+
+    pub(crate) fn current_scope(&self) -> *const Core {
+        self.scope.get()
+    }
+
+    /// A task of this scope begins here; returns the scope to go back to.
+    #[inline]
+    pub(crate) fn enter_scope(&self, scope: *const Core) -> *const Core {
+        self.scope.replace(scope)
+    }
+
+    /// Goes back to an outer scope.
+    #[inline]
+    pub(crate) fn close_scope(&self, outer: *const Core) {
+        self.scope.set(outer);
+    }
+
+    /// A scope begins here; returns where its tasks begin in the ring.
+    pub(crate) fn open_scope(&self, scope: &Core) -> i64 {
+        self.scope.set(scope);
+        self.seat().rings[Lane::Awaited as usize].bottom()
+    }
+
+    pub(crate) fn call_hook(&self, hook: Option<&crate::registry::Hook>) {
         let Some(hook) = hook else { return };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hook(self.index())));
         if let Err(payload) = called {
@@ -114,26 +174,9 @@ impl Worker {
         }
     }
 
-    /// The first free slot of the deque.
-    #[inline]
-    pub(crate) fn tail(&self) -> u32 {
-        self.seat().deque.find_tail(self.base.get())
-    }
-
-    /// Calls `body` with the tail it may fork at, and lets the search for the tail start there meanwhile.
-    #[inline]
-    pub(crate) fn with_tail<R>(&self, body: impl FnOnce(u32) -> R) -> R {
-        struct Restore<'a>(&'a Cell<u32>, u32);
-        impl Drop for Restore<'_> {
-            #[inline]
-            fn drop(&mut self) {
-                self.0.set(self.1);
-            }
-        }
-        let tail = self.tail();
-        // Also on unwinding: a base above the true tail would leave a hole in the deque.
-        let _restore = Restore(&self.base, self.base.replace(tail));
-        body(tail)
+    #[inline(always)]
+    pub(crate) fn deque(&self) -> &Deque {
+        &self.seat().deque
     }
 
     /// Queues a spawned task here.
@@ -158,6 +201,11 @@ impl Worker {
             self.registry.nudge_idle_waiters();
             let Some(work) = self.idle() else { break };
             sleep.start_active();
+            if self.registry.has_work(self.index()) {
+                sleep.wake_another();
+            } else if matches!(work, Work::Job(..)) {
+                sleep.wake_sentinel();
+            }
             self.run_work(work);
         }
     }
@@ -168,18 +216,31 @@ impl Worker {
         self.tick.set(tick);
         if tick.is_multiple_of(FAIRNESS) {
             self.registry.nudge_idle_waiters();
-            let turn = LANES.into_iter().rev().find_map(|lane| self.take_injected(lane).or_else(|| self.pop(lane)));
-            if let Some(task) = turn {
+            if let Some(task) = LANES.into_iter().rev().find_map(|lane| self.take_neglected(lane)) {
                 return Some(Work::Task(task));
             }
         }
         if let Some((job, owner)) = self.registry.take_passed(None) {
             return Some(Work::Job(job, owner));
         }
-        if let Some(task) = self.registry.take_mail(self.index()) {
+        if let Some(task) = self.registry.take_order(self.index()) {
             return Some(Work::Task(task));
         }
-        LANES.into_iter().find_map(|lane| self.pop(lane).or_else(|| self.take_injected(lane))).map(Work::Task)
+        if self.linger.get() > 0 && self.seat().rings.iter().all(|ring| ring.len() == 0) {
+            spin(self.linger.take());
+        }
+        let next = |lane| {
+            let mail = self.registry.take_mail(self.index(), lane);
+            mail.or_else(|| self.pop(lane)).or_else(|| self.take_injected(lane))
+        };
+        LANES.into_iter().find_map(next).map(Work::Task)
+    }
+
+    /// The task of a lane that would otherwise come last: newer ones may come for ever.
+    fn take_neglected(&self, lane: Lane) -> Option<*mut Task> {
+        let shared = self.take_injected(lane).or_else(|| self.registry.take_last_mail(self.index(), lane));
+        // As a thief of its own: those get the oldest.
+        shared.or_else(|| steal_one(self.seat(), lane))
     }
 
     #[inline]
@@ -188,16 +249,33 @@ impl Worker {
         unsafe { self.seat().rings[lane as usize].pop() }
     }
 
+    #[inline]
     fn take_injected(&self, lane: Lane) -> Option<*mut Task> {
+        if self.registry.injected(lane) == 0 { None } else { self.take_share(lane) }
+    }
+
+    #[cold]
+    fn take_share(&self, lane: Lane) -> Option<*mut Task> {
         let ring = &self.seat().rings[lane as usize];
-        // SAFETY: this is the owner's thread.
-        self.registry.take_injected(lane, |task| unsafe { ring.push(task) })
+        let mut kept = 0;
+        let first = self.registry.take_share(lane, |task| {
+            kept += 1;
+            // SAFETY: this is the owner's thread.
+            unsafe { ring.push(task) }
+        });
+        // Whoever waits for a task shall not wait longer for this.
+        if lane != Lane::Awaited {
+            let linger = if kept < FEW { (self.linger_before.get() * 2).clamp(4, LONGEST_LINGER) } else { 0 };
+            self.linger_before.set(linger);
+            self.linger.set(linger);
+        }
+        first
     }
 
     fn run_work(&self, work: Work) {
         match work {
             // SAFETY: whoever builds `Work` has taken it out of its queue.
-            Work::Job(job, owner) => unsafe { self.run_job(job, owner, 0) },
+            Work::Job(job, owner) => unsafe { self.run_job(job, owner, self.deque().slot(0)) },
             // SAFETY: as above.
             Work::Task(task) => unsafe { self.run_task(task) },
         }
@@ -207,13 +285,13 @@ impl Worker {
     /// The caller took the task out of a queue.
     unsafe fn run_task(&self, task: *mut Task) {
         if self.registry.seats.len() > 1 {
-            self.seat().deque.arm();
+            self.deque().arm();
         }
         // SAFETY: tasks in queues are alive and consumed once.
         let ended = unsafe {
             // A scope waits for its tasks, so they run even if the pool throws the others away.
             let fate = if (*task).scope.is_null() { self.registry.fate() } else { Fate::Run };
-            ((*task).run)(task, &self.registry, fate)
+            ((*task).run)(task, self, fate)
         };
         if ended {
             self.count_executed();
@@ -226,37 +304,40 @@ impl Worker {
 
     /// # Safety
     /// The caller stole the job from `owner`, and `tail` is this worker's true tail.
-    unsafe fn run_job(&self, job: *const Header, owner: u32, tail: u32) {
+    unsafe fn run_job(&self, job: *const Header, owner: u32, tail: *const Slot) {
         self.seat().counters.jobs_stolen.add(1);
-        self.seat().deque.arm();
+        self.deque().arm();
+        // Which scope the job belongs to is not known here.
+        let outer = self.enter_scope(ptr::null());
         // SAFETY: a stolen job stays alive until its latch is set, and its shared part was written when published.
         let latch = unsafe {
             let shared = (*job).shared();
-            shared.set_runner(self.index, tail);
+            shared.set_runner(self.index, self.deque().index(tail));
             ((*job).run)(job, ptr::from_ref(self).cast(), tail);
             &raw const shared.latch
         };
+        self.close_scope(outer);
         // SAFETY: still alive; set once, by the one thief.
         if unsafe { Latch::set(latch) } {
             self.unpark(owner as usize);
         }
     }
 
-    fn unpark(&self, index: usize) {
+    pub(crate) fn unpark(&self, index: usize) {
         if let Some(thread) = self.registry.seats[index].thread.get() {
             thread.unpark();
         }
     }
 
-    /// Looks everywhere once, from the last good victim on; asks everybody for work if there is none.
+    /// Looks everywhere once, at the last good victim first, then nearest first; asks everybody for work if there is none.
     fn steal(&self) -> Option<Work> {
         let count = self.registry.seats.len();
         if count == 1 {
             return None;
         }
-        let random = self.next_random() as usize % count;
-        let victims = std::iter::once(self.sticky.get()).chain((0..count).map(|step| (random + step) % count));
-        for victim in victims.filter(|victim| *victim != self.index()) {
+        let sticky = self.sticky.get();
+        let others = self.registry.victims.around(self.index(), self.next_random());
+        for victim in std::iter::once(sticky).chain(others.filter(|victim| *victim != sticky)) {
             self.seat().counters.steals_tried.add(1);
             if let Some(work) = self.steal_from(victim) {
                 self.seat().counters.steals_won.add(1);
@@ -313,12 +394,18 @@ impl Worker {
         let (mut rounds, mut nap, mut quiet) = (SEARCH_ROUNDS, SHORT_NAP, 0);
         loop {
             for round in 0..rounds {
-                if let Some(work) = self.next().or_else(|| self.steal()) {
+                if let Some(work) = self.next() {
+                    return Some(work);
+                }
+                if let Some(work) = self.steal() {
                     self.seat().counters.searched(began.elapsed());
                     return Some(work);
                 }
-                if rounds > 1 {
-                    spin(1 << round.min(5));
+                // Whoever would bring work may be waiting for this very core: after a while, let it have a go.
+                if round >= SPIN_ROUNDS {
+                    yield_now();
+                } else if rounds > 1 {
+                    spin(1 << round);
                 }
             }
             sleep.stop_search();
@@ -371,12 +458,12 @@ impl Worker {
         counters.parked_ns.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Waits for a job that was stolen from slot `tail - 1`, helping its thief with what descends from it.
+    /// Waits for a job that was stolen from the slot below `tail`, helping its thief with what descends from it.
     ///
     /// # Safety
     /// The job was stolen from this worker and its latch not yet seen set; `tail` is the true tail.
     #[cold]
-    pub(crate) unsafe fn wait_for_job(&self, job: *const Header, tail: u32) {
+    pub(crate) unsafe fn wait_for_job(&self, job: *const Header, tail: *const Slot) {
         // SAFETY: stolen means published, and the job lives in a frame of this thread.
         let shared = unsafe { (*job).shared() };
         self.wait_until(&shared.latch, || {
@@ -388,44 +475,84 @@ impl Worker {
                 unsafe { self.run_job(job, owner, tail) };
                 return true;
             }
-            let victim = &self.registry.seats[runner as usize].deque;
-            match victim.steal(floor) {
-                Steal::Job(found) if shared.latch.is_done() => self.registry.pass_on(found, runner),
-                // The thief was still at our job when we took this from it, so it descends from our job.
-                // SAFETY: just stolen from `runner`; `tail` is the caller's promise.
-                Steal::Job(found) => unsafe { self.run_job(found, runner, tail) },
-                Steal::Retry => {}
-                Steal::Empty => {
-                    victim.request();
-                    return false;
-                }
-            }
-            true
+            // SAFETY: `tail` is the caller's promise.
+            unsafe { self.leapfrog(runner, floor, tail, || shared.latch.is_done()) }
         });
     }
 
-    /// Waits for a scope, running tasks of that scope only.
-    pub(crate) fn wait_for_scope(&self, latch: &Latch, scope: *const ()) {
+    /// Takes a fork from `runner`, which runs what we wait for with forks from slot `floor` on; false if there is none.
+    ///
+    /// # Safety
+    /// `tail` is this worker's true tail, and `done` says truly whether what we wait for has ended.
+    unsafe fn leapfrog(&self, runner: u32, floor: u32, tail: *const Slot, done: impl FnOnce() -> bool) -> bool {
+        let counters = &self.seat().counters;
+        counters.steals_tried.add(1);
+        let victim = &self.registry.seats[runner as usize].deque;
+        match victim.steal(floor) {
+            Steal::Job(found) if done() => self.registry.pass_on(found, runner),
+            Steal::Job(found) => {
+                counters.steals_won.add(1);
+                // The runner was still at it when we took this, so it descends from what we wait for.
+                // SAFETY: just stolen from `runner`; `tail` is the caller's promise.
+                unsafe { self.run_job(found, runner, tail) };
+            }
+            Steal::Retry => {}
+            Steal::Empty => {
+                victim.request();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Does something useful while a spawned task is awaited that `runner` runs with forks from slot `floor` on.
+    pub(crate) fn help_with_task(&self, runner: Option<(u32, u32)>, done: impl FnOnce() -> bool) -> bool {
+        let others = runner.filter(|(runner, _)| *runner != self.index);
+        // SAFETY: this is the owner's thread, and the tail is looked up.
+        others.is_some_and(|(runner, floor)| unsafe { self.leapfrog(runner, floor, self.deque().tail(), done) })
+            || self.run_order()
+            || (self.registry.helps_anyone && self.run_anything())
+    }
+
+    /// Waits for a scope, running tasks of that scope and of scopes opened by them only. `mark` is where its tasks begin
+    /// in the ring.
+    pub(crate) fn wait_for_scope(&self, scope: &Core, mark: i64) {
+        let ring = &self.seat().rings[Lane::Awaited as usize];
         let mut may_steal = true;
-        self.wait_until(latch, || {
-            if let Some(task) = self.pop(Lane::Awaited).or_else(|| self.registry.take_of_scope(scope)) {
+        let mut help = || {
+            // SAFETY: this is the owner's thread.
+            let own = unsafe { ring.pop_above(mark) };
+            if let Some(task) = own.or_else(|| self.registry.take_of_scope(scope)) {
                 self.run_if_of_scope(task, scope);
                 return true;
             }
-            let others = self.registry.seats.iter().enumerate().filter(|(index, _)| *index != self.index());
-            let found = if may_steal { others.map(|(_, seat)| seat).find_map(steal_awaited) } else { None };
+            let found = if may_steal { self.steal_awaited() } else { None };
             // Taking other scopes' tasks from their workers helps nobody: stop it after the first.
             found.is_some_and(|task| {
                 may_steal = self.run_if_of_scope(task, scope);
                 true
             })
-        });
+        };
+        let tally = scope.tally();
+        self.wait(|| tally.is_done(), || tally.announce_sleep(), &mut help);
     }
 
-    /// Runs the task if it belongs to the scope; otherwise somebody who is free shall have it.
-    fn run_if_of_scope(&self, task: *mut Task, scope: *const ()) -> bool {
-        // SAFETY: just taken out of a queue, so it is alive and ours.
-        let ours = unsafe { (*task).scope } == scope;
+    /// Takes one task somebody waits for from the nearest worker that has any.
+    fn steal_awaited(&self) -> Option<*mut Task> {
+        let counters = &self.seat().counters;
+        let task = self.registry.victims.around(self.index(), 0).find_map(|victim| {
+            counters.steals_tried.add(1);
+            steal_one(&self.registry.seats[victim], Lane::Awaited)
+        });
+        counters.steals_won.add(u64::from(task.is_some()));
+        task
+    }
+
+    /// Runs the task if the scope waits for it; otherwise somebody who is free shall have it.
+    fn run_if_of_scope(&self, task: *mut Task, scope: &Core) -> bool {
+        // SAFETY: just taken out of a queue, so it is alive and ours, and so is its scope. Only tasks of scopes are here
+        // or ones without.
+        let ours = unsafe { (*task).scope.as_ref() }.is_some_and(|found| found.descends_from(scope));
         if ours {
             // SAFETY: as above.
             unsafe { self.run_task(task) };
@@ -437,9 +564,14 @@ impl Worker {
 
     /// Waits for a latch; `help` does something useful or returns false.
     pub(crate) fn wait_until(&self, latch: &Latch, mut help: impl FnMut() -> bool) {
+        self.wait(|| latch.is_done(), || latch.announce_sleep(), &mut help);
+    }
+
+    /// Waits until something is `done`; `announce` says that this worker is about to park, or returns false.
+    fn wait(&self, done: impl Fn() -> bool, announce: impl Fn() -> bool, help: &mut impl FnMut() -> bool) {
         let (mut failures, mut nap) = (0u32, SHORT_NAP);
-        while !latch.is_done() {
-            if help() || self.run_order() {
+        while !done() {
+            if help() || self.run_order() || (self.registry.helps_anyone && self.run_anything()) {
                 (failures, nap) = (0, SHORT_NAP);
                 continue;
             }
@@ -448,11 +580,24 @@ impl Worker {
                 spin(1 << failures.min(5));
             } else if failures < 2 * SEARCH_ROUNDS {
                 yield_now();
-            } else if latch.announce_sleep() {
+            } else if announce() {
                 self.park(|| park_timeout(nap));
                 nap = (nap * 2).min(LONG_NAP);
             }
         }
+    }
+
+    /// Runs whatever there is, on top of what waits here; false if there is nothing.
+    pub(crate) fn run_anything(&self) -> bool {
+        let work = self.next().or_else(|| self.steal());
+        match work {
+            // SAFETY: just taken out of its queue; this is the owner's thread.
+            Some(Work::Job(job, owner)) => unsafe { self.run_job(job, owner, self.deque().tail()) },
+            // SAFETY: just taken out of its queue.
+            Some(Work::Task(task)) => unsafe { self.run_task(task) },
+            None => {}
+        }
+        work.is_some()
     }
 
     /// Runs this worker's part of a broadcast: whoever started it may be what we wait for.
@@ -468,13 +613,9 @@ impl Worker {
     /// Called before the thread blocks for something the pool cannot help with: others may take its forks.
     pub(crate) fn before_blocking(&self) {
         // SAFETY: this is the owner's thread, and the tail is the true one.
-        unsafe { self.seat().deque.publish_all(self.tail()) };
+        unsafe { self.deque().publish_all(self.deque().tail()) };
         self.registry.sleep.notify();
     }
-}
-
-fn steal_awaited(seat: &Seat) -> Option<*mut Task> {
-    steal_one(seat, Lane::Awaited)
 }
 
 fn steal_one(seat: &Seat, lane: Lane) -> Option<*mut Task> {

@@ -1,0 +1,196 @@
+//! What a worker does while it waits: it helps with what it waits for, with nothing else unless told, and on bounded stack.
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use filch_pool::{Pool, current_worker, join};
+
+fn until(mut done: impl FnMut() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+/// Two workers. One waits for its second arm, which the other runs: `inside` is called there, with the index of the one
+/// that waits.
+fn while_waiting(pool: &Pool, inside: impl FnOnce(usize) + Send) {
+    let taken = AtomicBool::new(false);
+    pool.install(|| {
+        let waiting = current_worker().unwrap();
+        join(
+            || until(|| taken.load(Ordering::SeqCst)),
+            || {
+                taken.store(true, Ordering::SeqCst);
+                inside(waiting);
+            },
+        );
+    });
+}
+
+#[test]
+fn unrelated_work_is_left_alone_while_waiting() {
+    let pool = Arc::new(Pool::builder().threads(2).build().unwrap());
+    let ran = Arc::new(AtomicUsize::new(0));
+    let (shared, count) = (Arc::clone(&pool), Arc::clone(&ran));
+    while_waiting(&pool, move |waiting| {
+        let handles: Vec<_> = [None, Some(waiting)]
+            .into_iter()
+            .map(|place| {
+                let count = Arc::clone(&count);
+                let task = if let Some(worker) = place { shared.task().on(worker) } else { shared.task() };
+                task.spawn(move || _ = count.fetch_add(1, Ordering::SeqCst))
+            })
+            .collect();
+        // It looked around for something to do and went to sleep, several times.
+        let before = shared.worker_stats()[waiting].parks;
+        until(|| shared.worker_stats()[waiting].parks >= before + 5);
+        assert_eq!(count.load(Ordering::SeqCst), 0);
+        drop(handles);
+    });
+    pool.wait_idle();
+    assert_eq!(ran.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn unrelated_work_is_run_if_asked_for() {
+    let pool = Arc::new(Pool::builder().threads(2).help_anyone(true).build().unwrap());
+    let shared = Arc::clone(&pool);
+    // The one that runs the second arm is busy: without help nobody could run these.
+    while_waiting(&pool, move |waiting| {
+        let on = Arc::new(AtomicUsize::new(usize::MAX));
+        for task in [shared.task(), shared.task().on(waiting)] {
+            let ran_on = Arc::clone(&on);
+            task.detach(move || ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
+            until(|| on.swap(usize::MAX, Ordering::SeqCst) == waiting);
+        }
+    });
+    // The same for one that waits for a task.
+    let shared = Arc::clone(&pool);
+    let (go, wait) = mpsc::channel::<()>();
+    let task = pool.spawn(move || wait.recv().is_ok());
+    let waiting = pool.spawn(move || {
+        shared.detach(move || go.send(()).unwrap());
+        task.join()
+    });
+    assert_eq!(waiting.join(), Ok(Ok(true)));
+}
+
+/// Every task takes the lock and waits for a fork, a scope and a task of its own while it holds it.
+#[test]
+fn a_lock_held_while_waiting_cannot_deadlock() {
+    let rounds = if cfg!(miri) { 5 } else { 200 };
+    let pool = Arc::new(Pool::builder().threads(3).build().unwrap());
+    let lock = Arc::new(Mutex::new(0));
+    for _ in 0..rounds {
+        let (lock, inner) = (Arc::clone(&lock), Arc::downgrade(&pool));
+        pool.detach(move || {
+            let Some(pool) = inner.upgrade() else { return };
+            let mut guard = lock.lock().unwrap();
+            join(|| join(|| (), || ()), || join(|| (), || ()));
+            filch_pool::scope(|scope| scope.spawn(|_| ()));
+            assert_eq!(pool.spawn(|| join(|| 1, || 2)).join(), Ok((1, 2)));
+            *guard += 1;
+        });
+    }
+    pool.wait_idle();
+    assert_eq!(*lock.lock().unwrap(), rounds);
+}
+
+/// The thief is held in the first arm of a fork until somebody takes the second, and only the waiting one can.
+#[test]
+fn a_worker_helps_the_thief_of_its_fork() {
+    let pool = Pool::builder().threads(2).build().unwrap();
+    while_waiting(&pool, |waiting| {
+        let helper = AtomicUsize::new(usize::MAX);
+        join(
+            || until(|| helper.load(Ordering::SeqCst) == waiting),
+            || helper.store(current_worker().unwrap(), Ordering::SeqCst),
+        );
+    });
+    let stats = pool.stats();
+    assert!(stats.jobs_stolen >= 2 && stats.steals_won >= 2, "{stats:?}");
+}
+
+#[test]
+fn a_worker_helps_with_the_task_it_waits_for() {
+    let pool = Arc::new(Pool::builder().threads(2).build().unwrap());
+    let started = Arc::new(AtomicBool::new(false));
+    let mark = Arc::clone(&started);
+    let task = pool.spawn(move || {
+        mark.store(true, Ordering::SeqCst);
+        let helper = AtomicUsize::new(usize::MAX);
+        let here = current_worker().unwrap();
+        join(
+            || until(|| ![usize::MAX, here].contains(&helper.load(Ordering::SeqCst))),
+            || helper.store(current_worker().unwrap(), Ordering::SeqCst),
+        );
+    });
+    until(|| started.load(Ordering::SeqCst));
+    pool.install(|| task.join()).unwrap();
+}
+
+/// The task calls everybody, also the one that waits for it.
+#[test]
+fn a_worker_does_its_part_of_a_broadcast_while_it_waits_for_a_task() {
+    let pool = Arc::new(Pool::builder().threads(2).build().unwrap());
+    let (inner, (started, wait)) = (Arc::clone(&pool), mpsc::channel::<()>());
+    let (waiting, other) = mpsc::channel();
+    let task = pool.spawn(move || {
+        started.send(()).unwrap();
+        other.recv().unwrap();
+        inner.broadcast(|index| index)
+    });
+    wait.recv().unwrap();
+    let parts = pool.install(|| {
+        waiting.send(()).unwrap();
+        task.join()
+    });
+    assert_eq!(parts, Ok(vec![0, 1]));
+}
+
+const FORKS: usize = if cfg!(miri) { 100 } else { 1_000_000 };
+
+/// Both on a stack that would not hold a thousandth of it, if anything were left on it.
+#[test]
+fn a_million_forks_inside_a_waiting_worker_need_no_stack() {
+    let pool = Pool::builder().threads(2).stack_size(256 << 10).build().unwrap();
+    // One fork after the other, which the waiting worker can take again and again.
+    while_waiting(&pool, |waiting| {
+        let mut done = 0;
+        while done < FORKS || pool.worker_stats()[waiting].jobs_stolen == 0 {
+            join(|| (), || ());
+            done += 1;
+        }
+    });
+    // A fork the waiting worker takes, and in which it forks a million times.
+    while_waiting(&pool, |waiting| {
+        let ended = AtomicBool::new(false);
+        join(
+            || until(|| ended.load(Ordering::SeqCst)),
+            || {
+                assert_eq!(current_worker(), Some(waiting));
+                (0..FORKS).for_each(|_| _ = join(|| (), || ()));
+                ended.store(true, Ordering::SeqCst);
+            },
+        );
+    });
+}
+
+/// Many forks stolen inside of each other: the helper's own wait may be helped again, but only by what it consists of.
+#[test]
+fn helping_stays_as_deep_as_the_work() {
+    fn tree(depth: u32) -> u64 {
+        if depth == 0 {
+            return 1;
+        }
+        let (a, b) = join(|| tree(depth - 1), || tree(depth - 1));
+        a + b
+    }
+    let (rounds, depth) = if cfg!(miri) { (1, 5) } else { (50, 12) };
+    let pool = Pool::builder().threads(4).stack_size(256 << 10).build().unwrap();
+    for _ in 0..rounds {
+        assert_eq!(pool.install(|| tree(depth)), 1 << depth);
+    }
+}
