@@ -322,13 +322,15 @@ impl Model {
             self.offer_to_pinned(id, news);
             return;
         }
-        if self.push() && spec.key.is_none() && !spec.exclusive {
-            if let Some(worker) = self.whose_queue(id) {
-                self.put_at_worker(id, worker);
-                self.tell_queued(id, news);
-                self.serve(worker);
-                return;
-            }
+        if self.push()
+            && spec.key.is_none()
+            && !spec.exclusive
+            && let Some(worker) = self.whose_queue(id)
+        {
+            self.put_at_worker(id, worker);
+            self.tell_queued(id, news);
+            self.serve(worker);
+            return;
         }
         if let Some(worker) = self.who_has_room(id) {
             self.tell_queued(id, news);
