@@ -1,7 +1,6 @@
 //! Building a balancer: settings, policies, clock and estimator.
 
 use std::io::Read as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use filch_core::tracker::Estimator;
 use filch_core::{Event, Scheduler, TypeId};
 
 use crate::balancer::Balancer;
+use crate::calm::calmly;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Config, PolicySpec};
 use crate::error::BuildError;
@@ -19,7 +19,8 @@ use crate::names::NameBook;
 pub enum PolicyChoice {
     /// One that filch knows.
     Spec(PolicySpec),
-    /// One of the caller's own. If it panics, that counts as refusing the worker.
+    /// One of the caller's own. If it panics, that counts as refusing the worker. Its name, its order and the like are
+    /// asked for once; where it panics then, the defaults are taken, and `custom` as its name.
     Custom(Box<dyn Policy>),
 }
 
@@ -45,7 +46,7 @@ impl PolicyChoice {
     /// The policy itself, if its options make sense.
     pub(crate) fn make(self, config: &Config) -> Result<Box<dyn Policy>, String> {
         match self {
-            PolicyChoice::Custom(policy) => Ok(Box::new(Calm(policy))),
+            PolicyChoice::Custom(policy) => Ok(Box::new(Calm::new(policy))),
             PolicyChoice::Spec(spec) => {
                 let mut probe = config.clone();
                 probe.scheduling.policy = spec;
@@ -63,7 +64,7 @@ impl PolicyChoice {
     pub(crate) fn event(self, task_type: Option<TypeId>, config: &Config) -> Result<Event, String> {
         match self {
             PolicyChoice::Custom(policy) => {
-                Ok(Event::UsePolicy { task_type, policy: OwnPolicy(Arc::new(Calm(policy))) })
+                Ok(Event::UsePolicy { task_type, policy: OwnPolicy(Arc::new(Calm::new(policy))) })
             }
             PolicyChoice::Spec(policy) => {
                 PolicyChoice::Spec(policy.clone()).make(config)?;
@@ -74,21 +75,39 @@ impl PolicyChoice {
 }
 
 /// A policy of somebody else: it runs under the balancer's lock, so its panics must not get out.
-struct Calm(Box<dyn Policy>);
+struct Calm {
+    policy: Box<dyn Policy>,
+    /// What it says of itself is asked for once, before the lock is taken.
+    name: String,
+    order: Order,
+    steals_above: Option<u32>,
+    alpha: Option<f64>,
+}
+
+impl Calm {
+    fn new(policy: Box<dyn Policy>) -> Calm {
+        Calm {
+            name: calmly(|| policy.name().to_owned()).unwrap_or_else(|| "custom".to_owned()),
+            order: calmly(|| policy.order()).unwrap_or_default(),
+            steals_above: calmly(|| policy.steals_above()).flatten(),
+            alpha: calmly(|| policy.alpha()).flatten().filter(|alpha| *alpha > 0.0 && *alpha <= 1.0),
+            policy,
+        }
+    }
+}
 
 impl Policy for Calm {
     fn name(&self) -> &str {
-        self.0.name()
+        &self.name
     }
 
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        catch_unwind(AssertUnwindSafe(|| self.0.score(task, worker, terms))).unwrap_or(None)
+        calmly(|| self.policy.score(task, worker, terms)).flatten()
     }
 
     fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
         let before = scores.len();
-        let scored = catch_unwind(AssertUnwindSafe(|| self.0.score_all(task, workers, scores)));
-        if scored.is_err() {
+        if calmly(|| self.policy.score_all(task, workers, scores)).is_none() {
             scores.truncate(before);
         }
         // However many it gave, there is one for each worker.
@@ -96,21 +115,21 @@ impl Policy for Calm {
     }
 
     fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
-        let mut all = catch_unwind(AssertUnwindSafe(|| self.0.terms_all(task, workers))).unwrap_or_default();
+        let mut all = calmly(|| self.policy.terms_all(task, workers)).unwrap_or_default();
         all.resize(workers.len(), Terms::default());
         all
     }
 
     fn order(&self) -> Order {
-        self.0.order()
+        self.order
     }
 
     fn steals_above(&self) -> Option<u32> {
-        self.0.steals_above()
+        self.steals_above
     }
 
     fn alpha(&self) -> Option<f64> {
-        self.0.alpha().filter(|alpha| *alpha > 0.0 && *alpha <= 1.0)
+        self.alpha
     }
 }
 

@@ -34,6 +34,7 @@
 mod assignment;
 mod balancer;
 mod builder;
+mod calm;
 mod clock;
 mod error;
 mod explain;

@@ -21,7 +21,6 @@ pub use workers::ReturnedTask;
 
 pub(crate) use state::{Delivery, Report, State};
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,6 +29,7 @@ use crate::lock::Lock;
 use filch_core::{ParentName, Refusal, Scheduler, Time};
 
 use crate::builder::Builder;
+use crate::calm::calmly;
 use crate::clock::Clock;
 use crate::config::Retry;
 use crate::duration;
@@ -135,8 +135,8 @@ impl<T, R> Shared<T, R> {
             output
         };
         for wake in after.wakes.drain(..) {
-            // The waker is somebody else's code. Its panic has been reported by the panic hook; the others still wait.
-            let _ = catch_unwind(AssertUnwindSafe(|| wake.wake()));
+            // The waker is somebody else's code, and whatever it does the others still wait.
+            calmly(|| wake.wake());
         }
         if let Some(at) = after.timer {
             self.alarm.set_timer(at);
@@ -144,6 +144,7 @@ impl<T, R> Shared<T, R> {
         if after.deliver {
             self.deliver();
         }
+        after.drop_calmly();
         output
     }
 

@@ -1,12 +1,12 @@
 //! Telling people about status changes: outside the lock, in order, and whatever their code does.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use filch_core::{Cause, JobId, Status, TaskId};
 
 use super::entries::Entry;
 use super::{Balancer, Shared};
+use crate::calm::calmly;
 
 /// What changed its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,13 +170,13 @@ impl<T, R> Shared<T, R> {
             };
             for change in batch.drain(..) {
                 for (_, callback) in callbacks.iter() {
-                    // Whoever panics has had their message printed by the panic hook; the others go on.
-                    let _ = catch_unwind(AssertUnwindSafe(|| callback(&change)));
+                    // Whoever panics, the others go on.
+                    calmly(|| callback(&change));
                 }
                 // So may a result that nobody else holds.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(change)));
+                calmly(|| drop(change));
             }
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(callbacks)));
+            calmly(|| drop(callbacks));
         }
     }
 }

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use super::entries::{Entries, Entry};
 use super::notify::{Callbacks, StatusChange, Subject};
+use crate::calm::calmly;
 use crate::error::Error;
 use crate::names::NameBook;
 use crate::task::{Details, TaskName};
@@ -160,6 +161,24 @@ impl<T, R> Default for After<T, R> {
 }
 
 impl<T, R> After<T, R> {
+    /// Drops what is left. A payload that panics when dropped must take with it neither the others, nor what the operation
+    /// returns, nor the thread, which may be the timer's.
+    #[inline]
+    pub(crate) fn drop_calmly(self) {
+        for garbage in self.garbage {
+            calmly(|| drop(garbage.0));
+            calmly(|| drop(garbage.1));
+        }
+        for wake in self.retired {
+            calmly(|| drop(wake));
+        }
+        if let Some(remains) = self.remains {
+            for staged in remains.staged {
+                calmly(|| drop(staged));
+            }
+        }
+    }
+
     fn remains(&mut self) -> &mut Remains<T> {
         self.remains
             .get_or_insert_with(|| Box::new(Remains { names: Map::default(), staged: Vec::new(), actions: Vec::new() }))

@@ -37,6 +37,13 @@ struct Plan {
     stopped: bool,
 }
 
+impl Plan {
+    /// Whether there is a thread, and a panic (of a clock or an estimator, say) has not ended it.
+    fn runs(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
 impl Alarm {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Alarm {
         let plan = Plan { timer: Time::NEVER, ..Plan::default() };
@@ -79,7 +86,7 @@ impl Alarm {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.plan.lock().thread.is_some()
+        self.plan.lock().runs()
     }
 
     /// Ends the thread and waits for its end, unless this is that very thread.
@@ -104,7 +111,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Shared<T, R> {
     /// Starts the thread unless it runs or the balancer is stopped. If the system has no thread to give, timers fire with the next operation.
     pub(super) fn start_thread(self: &Arc<Self>) {
         let mut plan = self.alarm.plan.lock();
-        if plan.thread.is_some() || plan.stopped {
+        if plan.runs() || plan.stopped {
             return;
         }
         // Look at once: whatever was set before nobody has looked at.

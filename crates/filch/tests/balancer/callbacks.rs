@@ -165,3 +165,22 @@ fn payloads_and_results_may_use_the_balancer_when_dropped() {
     balancer.submit(Task::with_payload(Loud(None))).unwrap();
     balancer.next("w").unwrap().unwrap().succeed(Loud(None)).unwrap();
 }
+
+/// Panics when dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a panic panics (as this test wants)");
+    }
+}
+
+#[test]
+fn a_callback_whose_panic_panics_when_dropped_harms_nobody() {
+    let balancer = with_workers(&["w"]);
+    balancer.on_status(|_| std::panic::panic_any(Bomb));
+    let log = logged(&balancer);
+    balancer.submit(Task::named("t")).unwrap();
+    take(&balancer, "w").succeed(()).unwrap();
+    assert_eq!(log.lock().unwrap().len(), 3);
+}

@@ -230,6 +230,42 @@ fn a_custom_policy_decides_and_its_panics_are_refusals() {
     assert_eq!(balancer.explain("late").unwrap().decision.unwrap().policy, "moody");
 }
 
+/// Panics at whatever it is asked about itself.
+struct Shy;
+
+impl Policy for Shy {
+    fn name(&self) -> &str {
+        panic!("a policy panics (as this test wants)")
+    }
+    fn score(&self, _: &TaskView<'_>, _: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
+        Some(terms.add("same", 1.0))
+    }
+    fn order(&self) -> filch::policy::Order {
+        panic!("a policy panics (as this test wants)")
+    }
+    fn steals_above(&self) -> Option<u32> {
+        panic!("a policy panics (as this test wants)")
+    }
+    fn alpha(&self) -> Option<f64> {
+        panic!("a policy panics (as this test wants)")
+    }
+}
+
+#[test]
+fn a_policy_that_panics_when_asked_its_name_is_used_all_the_same() {
+    let policy = || -> Box<dyn Policy> { Box::new(Shy) };
+    let clock = filch::ManualClock::default();
+    let balancer: Balancer = Balancer::builder().config(push_bound()).policy(policy()).clock(clock).build().unwrap();
+    balancer.register_worker(Worker::new("a")).unwrap();
+    balancer.submit(Task::named("t")).unwrap();
+    assert_eq!(balancer.explain("t").unwrap().decision.unwrap().policy, "custom");
+    balancer.set_policy("shy", policy()).unwrap();
+    balancer.submit(Task::named("late").task_type("shy")).unwrap();
+    take(&balancer, "a").succeed(()).unwrap();
+    take(&balancer, "a").succeed(()).unwrap();
+    balancer.check().unwrap();
+}
+
 #[test]
 fn a_new_policy_is_an_event_and_fires_the_timers_that_are_due() {
     let (balancer, clock) = still(Config::default());

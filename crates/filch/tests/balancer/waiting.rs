@@ -343,3 +343,30 @@ fn a_balancer_stopped_before_its_first_use_starts_no_thread() {
     balancer.stop();
     assert!(!balancer.is_running());
 }
+
+#[test]
+fn a_payload_that_panics_when_dropped_does_not_end_the_timer_thread() {
+    struct Bomb(bool);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(!self.0, "a payload panics (as this test wants)");
+        }
+    }
+    let balancer: Balancer<Bomb> = Balancer::builder().build().unwrap();
+    balancer.register_worker(Worker::new("w").slots(2)).unwrap();
+    let status = |task| balancer.status(task).unwrap().status;
+    let pause = Duration::from_millis(5);
+    let bomb = balancer.submit(Task::with_payload(Bomb(true)).timeout(pause)).unwrap();
+    let attempt = balancer.next("w").unwrap().unwrap();
+    attempt.start().unwrap();
+    // The payload goes with the task, on the timer thread, and nobody else holds it.
+    attempt.detach();
+    until(|| status(bomb).is_settled());
+    let later = balancer.submit(Task::with_payload(Bomb(false)).timeout(pause)).unwrap();
+    let second = balancer.next("w").unwrap().unwrap();
+    second.start().unwrap();
+    until(|| second.is_revoked());
+    assert!(balancer.is_running());
+    assert!(status(later).is_settled());
+    balancer.check().unwrap();
+}
