@@ -45,6 +45,7 @@ impl Scheduler {
                 let before = std::mem::replace(known, placement);
                 self.directories[before.directory].users -= 1;
                 self.directories[before.wanted].users -= 1;
+                self.replaced = Some(before.policy);
                 at
             }
             None => {

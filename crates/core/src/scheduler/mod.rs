@@ -156,6 +156,8 @@ pub struct Scheduler {
     samples: VecDeque<Sample>,
     pub(crate) decisions: VecDeque<Decision>,
     refusal: Option<Refusal>,
+    /// The policy that was replaced last, for whoever does not want it dropped here.
+    replaced: Option<Box<dyn Policy>>,
     announced: Option<Time>,
     records: bool,
     sequence: u64,
@@ -231,6 +233,7 @@ impl Scheduler {
             samples: VecDeque::new(),
             decisions: VecDeque::new(),
             refusal: None,
+            replaced: None,
             announced: None,
             records: false,
             sequence: 0,
@@ -369,6 +372,12 @@ impl Scheduler {
     pub fn next_timer(&self) -> Option<Time> {
         let next = self.timers.next();
         if self.unfinished { Some(next.map_or(self.now, |at| at.min(self.now))) } else { next }
+    }
+
+    /// The policy that was replaced last. It may be a caller's own, whose drop runs code of theirs; take it to choose
+    /// where that is.
+    pub fn take_replaced(&mut self) -> Option<Box<dyn Policy>> {
+        self.replaced.take()
     }
 
     /// Why the last event was refused.

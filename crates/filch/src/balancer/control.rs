@@ -8,6 +8,7 @@ use filch_core::{Event, JobId, TaskId, TaskSpec};
 
 use super::{Balancer, Shared};
 use crate::builder::PolicyChoice;
+use crate::calm::calmly;
 use crate::error::Error;
 use crate::task::{Task, TaskName};
 use crate::worker::WorkerName;
@@ -138,7 +139,14 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let task_type = task_type.into().map(|name| self.shared.names.task_type(name)).transpose()?;
         let config = self.shared.state.lock().scheduler.config().clone();
         let event = policy.into().event(task_type, &config).map_err(Error::Invalid)?;
-        self.shared.tell(event)
+        let (told, replaced) = self.shared.with(|state, now, after| {
+            let told = state.step(now, event, after);
+            let told = told.map_err(|refusal| self.shared.error(state, now, refusal, |_| String::new()));
+            (told, state.scheduler.take_replaced())
+        });
+        // Outside the lock: it may be somebody else's.
+        calmly(|| drop(replaced));
+        told
     }
 
     /// Sets how many tasks with a concurrency key may run together.
@@ -175,11 +183,15 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         Ok(state.scheduler.suitable_worker(&spec).map(|worker| state.worker_label(worker)))
     }
 
-    /// Waits until every task is settled, up to `timeout` by the clock of the machine. Whether that is so.
+    /// Waits until every task is settled and all [callbacks](Balancer::on_status) have been told of it, up to `timeout` by
+    /// the clock of the machine. Whether that is so.
+    ///
+    /// Inside a callback it waits for the tasks alone, since the callback would wait for itself. A callback must not wait
+    /// for another thread that waits here.
     pub fn wait_idle(&self, timeout: Duration) -> bool {
         let (until, thread) = (Self::instant_in(timeout), std::thread::current());
         loop {
-            if self.shared.state.lock().idle_or_wake(thread.clone()) {
+            if self.shared.state.lock().idle_or_wake(&thread) {
                 return true;
             }
             let rest = until.saturating_duration_since(Instant::now());

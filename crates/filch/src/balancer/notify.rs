@@ -1,6 +1,8 @@
 //! Telling people about status changes: outside the lock, in order, and whatever their code does.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Thread, ThreadId};
 
 use filch_core::{Cause, JobId, Status, TaskId};
 
@@ -100,9 +102,18 @@ impl<R> StatusChange<R> {
 
 type Callback<R> = dyn Fn(&StatusChange<R>) + Send + Sync;
 
+/// Somebody who wants to be told.
+struct Registered<R> {
+    id: CallbackId,
+    /// The number of the first change to tell.
+    since: u64,
+    removed: AtomicBool,
+    callback: Box<Callback<R>>,
+}
+
 /// Everybody who wants to be told, in the order they said so.
 pub(crate) struct Callbacks<R> {
-    list: Arc<Vec<(CallbackId, Arc<Callback<R>>)>>,
+    list: Arc<Vec<Arc<Registered<R>>>>,
     next: u64,
 }
 
@@ -130,48 +141,112 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// [weak handle](Balancer::downgrade) in it, or the balancer never goes away), and an operation may return before
     /// its own changes were told. If it panics nothing happens, except that it may have missed a change.
     pub fn on_status(&self, callback: impl Fn(&StatusChange<R>) + Send + Sync + 'static) -> CallbackId {
+        let callback = Box::new(callback);
         let mut state = self.shared.state.lock();
         state.callbacks.next += 1;
         let id = CallbackId(state.callbacks.next);
         let mut list = state.callbacks.list.to_vec();
-        list.push((id, Arc::new(callback)));
+        let since = state.post.written();
+        list.push(Arc::new(Registered { id, since, removed: AtomicBool::new(false), callback }));
         state.callbacks.list = Arc::new(list);
         id
     }
 
-    /// No longer calls that callback; one call may still be under way. Whether there was such a callback.
+    /// No longer calls that callback, not even with changes from before that it was not told of yet; one call may still be
+    /// under way on another thread. Whether there was such a callback.
     pub fn remove_callback(&self, id: CallbackId) -> bool {
         // The old list is dropped, and with it perhaps the callback, when the lock is free.
         let (_old, removed) = {
             let mut state = self.shared.state.lock();
             let old = Arc::clone(&state.callbacks.list);
-            let list: Vec<_> = old.iter().filter(|entry| entry.0 != id).cloned().collect();
-            let removed = list.len() < old.len();
+            let (gone, list): (Vec<_>, Vec<_>) = old.iter().cloned().partition(|entry| entry.id == id);
+            gone.iter().for_each(|entry| entry.removed.store(true, Ordering::SeqCst));
             state.callbacks.list = Arc::new(list);
-            (old, removed)
+            (old, !gone.is_empty())
         };
         removed
+    }
+}
+
+/// Status changes on their way to the callbacks. They are numbered in the order they happen, so that it can be said which
+/// of them somebody is to be told of or waits for.
+pub(crate) struct Post<R> {
+    /// Those nobody was told of yet.
+    outbox: Vec<StatusChange<R>>,
+    /// How many were taken out of there, ever.
+    taken: u64,
+    /// How many of those everybody has been told of.
+    told: u64,
+    /// Somebody is calling back; whatever comes meanwhile is left to them, so that the order holds.
+    delivering: bool,
+    /// Who that is.
+    deliverer: Option<ThreadId>,
+}
+
+impl<R> Default for Post<R> {
+    fn default() -> Self {
+        Post { outbox: Vec::new(), taken: 0, told: 0, delivering: false, deliverer: None }
+    }
+}
+
+impl<R> Post<R> {
+    pub(super) fn push(&mut self, change: StatusChange<R>) {
+        self.outbox.push(change);
+    }
+
+    /// The number of changes so far.
+    pub(super) fn written(&self) -> u64 {
+        self.taken + self.outbox.len() as u64
+    }
+
+    /// The number of changes that everybody has been told of.
+    pub(super) fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// Whether there is something to tell and nobody is at it; then whoever asks is to do it.
+    pub(super) fn needs_delivery(&mut self) -> bool {
+        let needed = !self.outbox.is_empty() && !self.delivering;
+        self.delivering |= needed;
+        needed
+    }
+
+    /// Whether that thread is calling back, so that it would wait for itself.
+    pub(super) fn is_delivered_by(&self, thread: ThreadId) -> bool {
+        self.deliverer == Some(thread)
+    }
+
+    /// Everything of the last batch was told. Gives the next one with the number of its first change, or ends the
+    /// delivery.
+    fn next_batch(&mut self, batch: &mut Vec<StatusChange<R>>, thread: ThreadId) -> Option<u64> {
+        self.told = self.taken;
+        self.delivering = !self.outbox.is_empty();
+        self.deliverer = self.delivering.then_some(thread);
+        let first = self.delivering.then_some(self.taken);
+        std::mem::swap(batch, &mut self.outbox);
+        self.taken += batch.len() as u64;
+        first
     }
 }
 
 impl<T, R> Shared<T, R> {
     /// Calls back until nothing is left to tell. Only one thread at a time does this; `delivering` says so.
     pub(super) fn deliver(&self) {
-        let mut batch = Vec::new();
+        let (mut batch, thread) = (Vec::new(), std::thread::current().id());
         loop {
-            let callbacks = {
+            let (first, idle, callbacks) = {
                 let mut state = self.state.lock();
-                if state.outbox.is_empty() {
-                    state.delivering = false;
-                    return;
-                }
-                std::mem::swap(&mut batch, &mut state.outbox);
-                Arc::clone(&state.callbacks.list)
+                let first = state.post.next_batch(&mut batch, thread);
+                (first, state.idle_waiters_to_wake(), Arc::clone(&state.callbacks.list))
             };
-            for change in batch.drain(..) {
-                for (_, callback) in callbacks.iter() {
-                    // Whoever panics, the others go on.
-                    calmly(|| callback(&change));
+            idle.iter().for_each(Thread::unpark);
+            let Some(first) = first else { return };
+            for (number, change) in (first..).zip(batch.drain(..)) {
+                for entry in callbacks.iter() {
+                    if number >= entry.since && !entry.removed.load(Ordering::SeqCst) {
+                        // Whoever panics, the others go on.
+                        calmly(|| (entry.callback)(&change));
+                    }
                 }
                 // So may a result that nobody else holds.
                 calmly(|| drop(change));

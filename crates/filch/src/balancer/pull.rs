@@ -28,7 +28,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let worker = worker.into();
         let pulled = self.shared.with(|state, now, after| {
             let worker = state.find_worker(&worker)?;
-            state.pull(now, worker, None, after)
+            state.pull(now, worker, &mut None, after)
         })?;
         Ok(pulled.ok().map(|delivery| self.shared.assignment(delivery)))
     }
@@ -56,9 +56,10 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
 
     fn wait_for_next(&self, worker: &WorkerName, until: Option<Instant>) -> Result<Option<Assignment<T, R>>, Error> {
         let shared = &self.shared;
+        let mut wake = Some(Wake::Thread(std::thread::current()));
         let pulled = shared.with(|state, now, after| {
             let worker = state.find_worker(worker)?;
-            state.pull(now, worker, Some(Wake::Thread(std::thread::current())), after)
+            state.pull(now, worker, &mut wake, after)
         })?;
         let key = match pulled {
             Ok(delivery) => return Ok(Some(shared.assignment(delivery))),
@@ -120,11 +121,11 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> NextAssignment<T, R> {
     }
 
     fn first_poll(&mut self, context: &Context<'_>) -> Poll<Result<Option<Assignment<T, R>>, Error>> {
-        // Cloned outside the lock: it is somebody else's code.
-        let wake = Wake::Task(context.waker().clone());
+        // Cloned outside the lock, and dropped there if it is not needed: it is somebody else's code.
+        let mut wake = Some(Wake::Task(context.waker().clone()));
         let pulled = self.shared.with(|state, now, after| {
             let worker: WorkerId = state.find_worker(&self.worker)?;
-            state.pull(now, worker, Some(wake), after)
+            state.pull(now, worker, &mut wake, after)
         });
         match pulled {
             Err(error) => Poll::Ready(Err(error)),
@@ -143,10 +144,14 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> NextAssignment<T, R> {
     }
 
     fn look_again(&mut self, key: u64, context: &Context<'_>) -> Poll<Result<Option<Assignment<T, R>>, Error>> {
+        // Cloned and dropped outside the lock: it is somebody else's code.
+        let mut waker = Some(context.waker().clone());
         let news = self.shared.with(|state, now, after| {
             let news = state.look(now, key, false, after);
-            if matches!(news, News::Waiting) {
-                state.set_waker(key, context.waker(), after);
+            if matches!(news, News::Waiting)
+                && let Some(waker) = waker.take()
+            {
+                state.set_waker(key, waker, after);
             }
             news
         });

@@ -28,9 +28,10 @@ impl<T, R> Shared<T, R> {
     fn report_by_id(
         &self,
         reported: &Reported,
-        report: Option<Report<R>>,
+        mut report: Option<Report<R>>,
         event: impl FnOnce(TaskId, u32) -> Event,
     ) -> Result<(), Error> {
+        // The report stays out here unless it is made: it must not be dropped under the lock.
         self.with(|state, now, after| {
             let task = state.find_task(&reported.task)?;
             let label = || state.task_label(task);
@@ -47,7 +48,7 @@ impl<T, R> Shared<T, R> {
                     held.or(earlier).ok_or_else(|| Error::NotAssigned { task: label(), status })?
                 }
             };
-            if let Some(report) = report {
+            if let Some(report) = report.take() {
                 state.set_report(task, report);
             }
             let result = state.step(now, event(task, attempt), after);

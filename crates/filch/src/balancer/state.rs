@@ -15,7 +15,7 @@ use filch_core::{Action, Cause, Event, JobId, Refusal, Scheduler, Status, TaskId
 use smallvec::SmallVec;
 
 use super::entries::{Entries, Entry};
-use super::notify::{Callbacks, StatusChange, Subject};
+use super::notify::{Callbacks, Post, StatusChange, Subject};
 use crate::calm::calmly;
 use crate::error::Error;
 use crate::names::NameBook;
@@ -94,6 +94,21 @@ pub(crate) enum News<T> {
     Failed(Error),
     /// The time is up.
     TimedOut,
+}
+
+/// A thread that waits until nothing is left to do and everybody has been told.
+struct IdleWaiter {
+    thread: Thread,
+    /// It is calling back itself, so it cannot wait for that.
+    calls_back: bool,
+    /// Nothing was left to do, and so many status changes had been written by then.
+    until_told: Option<u64>,
+}
+
+impl IdleWaiter {
+    fn is_done(&self, told: u64) -> bool {
+        self.until_told.is_some_and(|until| until <= told)
+    }
 }
 
 /// What a report of an attempt brings along.
@@ -218,12 +233,9 @@ pub(crate) struct State<T, R> {
     names: Arc<NameBook>,
     pub(crate) answers: Answers<T>,
     pub(crate) callbacks: Callbacks<R>,
-    /// Status changes nobody was told of yet.
-    pub(crate) outbox: Vec<StatusChange<R>>,
-    /// Somebody is calling back; whatever comes meanwhile is left to them, so that the order holds.
-    pub(crate) delivering: bool,
+    pub(crate) post: Post<R>,
     /// Threads that wait until nothing is left to do.
-    idle_waiters: Vec<Thread>,
+    idle_waiters: Vec<IdleWaiter>,
     stole: Vec<(Option<WorkerId>, StealOutcome)>,
     pub(crate) telemetry: StealTelemetry,
     pub(crate) stopped: bool,
@@ -256,8 +268,7 @@ impl<T, R> State<T, R> {
             names,
             answers: Answers::default(),
             callbacks: Callbacks::default(),
-            outbox: Vec::new(),
-            delivering: false,
+            post: Post::default(),
             idle_waiters: Vec::new(),
             stole: Vec::new(),
             telemetry: StealTelemetry::default(),
@@ -301,7 +312,7 @@ impl<T, R> State<T, R> {
                         let lacks = std::mem::take(&mut self.lacks);
                         let error = (!lacks.is_empty()).then(|| lacks.join("; ").into());
                         let subject = Subject::Elements { job, count };
-                        self.outbox.push(StatusChange::of_elements(subject, status, cause, error));
+                        self.post.push(StatusChange::of_elements(subject, status, cause, error));
                     }
                 }
                 // A revoked attempt is noticed when its holder asks or reports; records are not kept.
@@ -327,12 +338,13 @@ impl<T, R> State<T, R> {
     pub(crate) fn conclude(&mut self, after: &mut After<T, R>) {
         self.answers.moved.clear();
         if !self.idle_waiters.is_empty() && self.scheduler.unsettled() == 0 {
-            after.wakes.extend(self.idle_waiters.drain(..).map(Wake::Thread));
+            let written = self.post.written();
+            for waiter in &mut self.idle_waiters {
+                waiter.until_told.get_or_insert(if waiter.calls_back { 0 } else { written });
+            }
+            after.wakes.extend(self.idle_waiters_to_wake().into_iter().map(Wake::Thread));
         }
-        if !self.outbox.is_empty() && !self.delivering {
-            self.delivering = true;
-            after.deliver = true;
-        }
+        after.deliver = self.post.needs_delivery();
     }
 
     /// Steals of the steps since last asked, for whoever knows how long they took.
@@ -498,22 +510,25 @@ impl<T, R> State<T, R> {
         if let Some((reported, _)) = &self.report
             && *reported == task
             && (status == Status::Completed || cause == Cause::Reported)
-            && let Some((_, report)) = self.report.take()
             && let Some(entry) = self.entries.get_mut(task)
+            && let Some((_, report)) = self.report.take()
         {
-            match report {
-                Report::Result(result) => entry.result = result,
+            let result = match report {
+                Report::Result(result) => result,
                 Report::Error(error, result) => {
                     entry.error = Some(error);
-                    entry.result = result;
+                    result
                 }
+            };
+            if let Some(earlier) = std::mem::replace(&mut entry.result, result) {
+                after.garbage.push((None, Some(earlier)));
             }
         }
         if !self.callbacks.is_empty() {
             let worker = worker.and_then(|worker| self.worker(worker)).map(|record| Arc::clone(&record.name));
             let entry = self.entry(task);
             let change = StatusChange::of_task(task, entry, status, cause, worker);
-            self.outbox.push(change);
+            self.post.push(change);
         }
         if status.is_settled()
             && let Some(entry) = self.entries.get_mut(task)
@@ -658,12 +673,12 @@ impl<T, R> State<T, R> {
     // ---- those who ask for tasks ----
 
     /// Asks for a task for a worker. If there is none and `wake` is given, the wish stands and the answer is a key to
-    /// look for news under.
+    /// look for news under. Unless the wish stands `wake` is left where it is, to be dropped outside the lock.
     pub(crate) fn pull(
         &mut self,
         now: Time,
         worker: WorkerId,
-        wake: Option<Wake>,
+        wake: &mut Option<Wake>,
         after: &mut After<T, R>,
     ) -> Result<Result<Delivery<T>, Option<u64>>, Error> {
         if self.stopped {
@@ -681,7 +696,7 @@ impl<T, R> State<T, R> {
         if let Some(delivery) = self.caught.take() {
             return Ok(Ok(delivery));
         }
-        let Some(wake) = wake else {
+        let Some(wake) = wake.take() else {
             if wait {
                 let _ = self.step(now, Event::Withdraw { worker }, after);
             }
@@ -754,27 +769,42 @@ impl<T, R> State<T, R> {
         }
     }
 
-    /// Wakes somebody else from now on.
-    pub(crate) fn set_waker(&mut self, key: u64, waker: &Waker, after: &mut After<T, R>) {
-        if let Some(waiter) = self.waiters.get_mut(&key) {
-            match &waiter.wake {
-                Wake::Task(known) if known.will_wake(waker) => {}
-                _ => after.retired.push(std::mem::replace(&mut waiter.wake, Wake::Task(waker.clone()))),
-            }
-        }
+    /// Wakes somebody else from now on. What is not needed is dropped outside the lock.
+    pub(crate) fn set_waker(&mut self, key: u64, waker: Waker, after: &mut After<T, R>) {
+        let unused = match self.waiters.get_mut(&key) {
+            Some(Waiter { wake: Wake::Task(known), .. }) if known.will_wake(&waker) => Wake::Task(waker),
+            Some(waiter) => std::mem::replace(&mut waiter.wake, Wake::Task(waker)),
+            None => Wake::Task(waker),
+        };
+        after.retired.push(unused);
     }
 
-    /// Whether nothing is left to do; if there is, the thread is woken once nothing is.
-    pub(crate) fn idle_or_wake(&mut self, thread: Thread) -> bool {
-        let idle = self.scheduler.unsettled() == 0;
-        if !idle && !self.idle_waiters.iter().any(|known| known.id() == thread.id()) {
-            self.idle_waiters.push(thread);
+    /// Those who wait until nothing is left to do and need not any longer. They look again by themselves.
+    pub(super) fn idle_waiters_to_wake(&self) -> SmallVec<[Thread; 1]> {
+        let done = self.idle_waiters.iter().filter(|waiter| waiter.is_done(self.post.told()));
+        done.map(|waiter| waiter.thread.clone()).collect()
+    }
+
+    /// Whether nothing was left to do at some time since first asked, and everybody has been told of all that came before;
+    /// if not, the thread is woken once it is so.
+    pub(crate) fn idle_or_wake(&mut self, thread: &Thread) -> bool {
+        let known = self.idle_waiters.iter().position(|known| known.thread.id() == thread.id());
+        let at = known.unwrap_or_else(|| {
+            let calls_back = self.post.is_delivered_by(thread.id());
+            let goal = if calls_back { 0 } else { self.post.written() };
+            let until_told = (self.scheduler.unsettled() == 0).then_some(goal);
+            self.idle_waiters.push(IdleWaiter { thread: thread.clone(), calls_back, until_told });
+            self.idle_waiters.len() - 1
+        });
+        let done = self.idle_waiters[at].is_done(self.post.told());
+        if done {
+            self.idle_waiters.swap_remove(at);
         }
-        idle
+        done
     }
 
     /// The thread no longer waits.
     pub(crate) fn stop_idle_wait(&mut self, thread: &Thread) {
-        self.idle_waiters.retain(|known| known.id() != thread.id());
+        self.idle_waiters.retain(|known| known.thread.id() != thread.id());
     }
 }

@@ -1,11 +1,12 @@
 //! Callbacks: every change, in order, whatever they do.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
-use filch::{Balancer, Status, Subject, Task, TaskId, Worker};
+use filch::policy::{TaskView, Terms, WorkerView};
+use filch::{Balancer, Error, Policy, Status, Subject, Task, TaskId, WeakBalancer, Worker};
 
-use crate::{take, with_workers};
+use crate::{LONG, take, with_workers};
 
 type Log = Arc<Mutex<Vec<(String, Status)>>>;
 
@@ -183,4 +184,102 @@ fn a_callback_whose_panic_panics_when_dropped_harms_nobody() {
     balancer.submit(Task::named("t")).unwrap();
     take(&balancer, "w").succeed(()).unwrap();
     assert_eq!(log.lock().unwrap().len(), 3);
+}
+
+/// Asks the balancer something when dropped, which hangs if that happens under its lock.
+struct Asks(WeakBalancer<(), Asks>, Arc<AtomicU32>);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        if let Some(balancer) = self.0.upgrade() {
+            balancer.metrics();
+        }
+    }
+}
+
+impl Policy for Asks {
+    fn name(&self) -> &str {
+        "asks"
+    }
+    fn score(&self, _: &TaskView<'_>, _: &WorkerView<'_>, _: &mut Terms) -> Option<f64> {
+        Some(1.0)
+    }
+}
+
+#[test]
+fn refused_and_replaced_results_and_policies_may_use_the_balancer_when_dropped() {
+    let clock = filch::ManualClock::default();
+    let balancer: Balancer<(), Asks> = Balancer::builder().clock(clock.clone()).build().unwrap();
+    balancer.register_worker(Worker::new("w")).unwrap();
+    let dropped = Arc::new(AtomicU32::new(0));
+    let asks = || Asks(balancer.downgrade(), Arc::clone(&dropped));
+    let count = || dropped.load(Ordering::SeqCst);
+    assert!(matches!(balancer.complete_task("nobody", asks()), Err(Error::UnknownTask(_))));
+    assert!(balancer.update_status("nobody", "failed", Some(asks())).is_err());
+    balancer.submit(Task::named("t").retries(3)).unwrap();
+    assert!(matches!(balancer.complete_task("t", asks()), Err(Error::NotAssigned { .. })));
+    assert_eq!(count(), 3);
+    balancer.next("w").unwrap().unwrap().detach();
+    balancer.update_status("t", "failed", Some(asks())).unwrap();
+    assert_eq!(count(), 3, "the result of the failed attempt is kept");
+    clock.advance(std::time::Duration::from_secs(3600));
+    balancer.tick();
+    balancer.next("w").unwrap().unwrap().succeed(asks()).unwrap();
+    assert_eq!(count(), 4, "a later result replaces an earlier one");
+    balancer.set_policy(None, Box::new(asks()) as Box<dyn Policy>).unwrap();
+    balancer.set_policy(None, Box::new(asks()) as Box<dyn Policy>).unwrap();
+    balancer.set_policy(None, "round_robin").unwrap();
+    assert_eq!(count(), 6);
+    balancer.check().unwrap();
+}
+
+#[test]
+fn a_removed_callback_is_not_called_again_and_a_new_one_hears_only_what_is_new() {
+    let balancer = with_workers(&["w"]);
+    let (weak, calls) = (balancer.downgrade(), Arc::new(AtomicU32::new(0)));
+    let heard: Log = Log::default();
+    let (count, inner, own) = (Arc::clone(&calls), Arc::clone(&heard), Arc::new(Mutex::new(None)));
+    let id = Arc::clone(&own);
+    *own.lock().unwrap() = Some(balancer.on_status(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let balancer = weak.upgrade().unwrap();
+        // The nine others wait to be told when these two come.
+        assert!(balancer.remove_callback(id.lock().unwrap().unwrap()));
+        balancer.submit(Task::named("before")).unwrap();
+        let inner = Arc::clone(&inner);
+        balancer.on_status(move |change| inner.lock().unwrap().push((change.label(), change.status)));
+        balancer.submit(Task::named("after")).unwrap();
+    }));
+    let other = logged(&balancer);
+    balancer.submit_many((0..10).map(|_| Task::new())).unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(other.lock().unwrap().len(), 12);
+    assert_eq!(*heard.lock().unwrap(), [("after".to_owned(), Status::Queued)]);
+}
+
+#[test]
+fn wait_idle_waits_for_callbacks_but_not_inside_of_one() {
+    let balancer = with_workers(&["w"]);
+    let (told, weak) = (Arc::new(AtomicBool::new(false)), balancer.downgrade());
+    let (entered, has_entered) = mpsc::channel();
+    let (leave, may_leave) = mpsc::channel::<()>();
+    let (inner, may_leave) = (Arc::clone(&told), Mutex::new(may_leave));
+    balancer.on_status(move |change| {
+        if change.status == Status::Completed {
+            assert!(weak.upgrade().unwrap().wait_idle(LONG), "inside, tasks alone count");
+            entered.send(()).unwrap();
+            may_leave.lock().unwrap().recv().unwrap();
+            inner.store(true, Ordering::SeqCst);
+        }
+    });
+    balancer.submit(Task::new()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| take(&balancer, "w").succeed(()).unwrap());
+        has_entered.recv().unwrap();
+        assert!(!balancer.wait_idle(std::time::Duration::from_millis(1)), "settled, but not told");
+        let waiter = scope.spawn(|| balancer.wait_idle(LONG) && told.load(Ordering::SeqCst));
+        leave.send(()).unwrap();
+        assert!(waiter.join().unwrap());
+    });
 }

@@ -370,3 +370,35 @@ fn a_payload_that_panics_when_dropped_does_not_end_the_timer_thread() {
     assert!(status(later).is_settled());
     balancer.check().unwrap();
 }
+
+/// A waker that asks the balancer something whenever it is cloned or dropped, which hangs if that happens under the lock.
+/// Wakers made of an `Arc` run no code of ours when cloned, so dropping stands for both.
+struct Curious(Balancer);
+
+impl Wake for Curious {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        self.0.metrics();
+    }
+}
+
+#[test]
+fn wakers_are_dropped_outside_the_lock() {
+    let balancer = with_workers(&["w"]);
+    let poll = |future: &mut filch::NextAssignment| {
+        let waker = Waker::from(Arc::new(Curious(balancer.clone())));
+        Pin::new(future).poll(&mut Context::from_waker(&waker))
+    };
+    assert!(matches!(poll(&mut balancer.next_async("nobody")), Poll::Ready(Err(Error::UnknownWorker(_)))));
+    let mut future = balancer.next_async("w");
+    assert!(poll(&mut future).is_pending());
+    assert!(poll(&mut future).is_pending(), "one waker replaces the other");
+    balancer.submit(Task::new()).unwrap();
+    assert!(matches!(poll(&mut future), Poll::Ready(Ok(Some(_)))));
+    assert!(matches!(poll(&mut balancer.next_async("w")), Poll::Ready(Ok(Some(_)))));
+    balancer.stop();
+    assert!(matches!(poll(&mut balancer.next_async("w")), Poll::Ready(Err(Error::Stopped))));
+}
