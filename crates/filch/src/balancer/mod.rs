@@ -21,7 +21,7 @@ pub use workers::ReturnedTask;
 
 pub(crate) use state::{Delivery, Report, State};
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -70,7 +70,23 @@ pub struct Balancer<T = (), R = ()> {
 
 impl<T, R> Clone for Balancer<T, R> {
     fn clone(&self) -> Self {
-        Balancer { shared: Arc::clone(&self.shared) }
+        Balancer::of(Arc::clone(&self.shared))
+    }
+}
+
+impl<T, R> Drop for Balancer<T, R> {
+    fn drop(&mut self) {
+        if self.shared.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.shared.end_waits();
+        }
+    }
+}
+
+impl<T, R> Balancer<T, R> {
+    /// One more handle.
+    fn of(shared: Arc<Shared<T, R>>) -> Self {
+        shared.handles.fetch_add(1, Ordering::SeqCst);
+        Balancer { shared }
     }
 }
 
@@ -89,7 +105,7 @@ impl<T, R> WeakBalancer<T, R> {
     /// The balancer, while it exists.
     #[must_use]
     pub fn upgrade(&self) -> Option<Balancer<T, R>> {
-        Some(Balancer { shared: self.shared.upgrade()? })
+        Some(Balancer::of(self.shared.upgrade()?))
     }
 }
 
@@ -108,6 +124,8 @@ pub(crate) struct Shared<T, R> {
     alarm: Arc<Alarm>,
     /// Whether the background thread was started, or is not to be.
     background: AtomicBool,
+    /// How many balancers there are. Assignments and futures share this too, but nobody can submit with them.
+    handles: AtomicUsize,
 }
 
 impl<T, R> Drop for Shared<T, R> {
@@ -146,6 +164,14 @@ impl<T, R> Shared<T, R> {
         }
         after.drop_calmly();
         output
+    }
+
+    /// The last balancer is gone: futures that wait for a task are told, since nobody is left to submit one.
+    fn end_waits(&self) {
+        if self.state.lock().anybody_waits() {
+            // The clock is somebody else's, and this may run while another panic is under way.
+            calmly(|| self.with(|state, now, after| state.end_waits(now, after)));
+        }
     }
 
     /// Says why the machine refused, in the words of the caller. `label` names the tasks of a submission.
@@ -203,7 +229,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let alarm = Arc::new(Alarm::new(Arc::clone(&clock)));
         let names = Arc::new(names);
         let state = Lock::new(State::new(scheduler, Arc::clone(&names)));
-        Balancer { shared: Arc::new(Shared { state, names, clock, retry, alarm, background: AtomicBool::new(false) }) }
+        let (background, handles) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Balancer::of(Arc::new(Shared { state, names, clock, retry, alarm, background, handles }))
     }
 
     /// A handle that does not keep the balancer alive.

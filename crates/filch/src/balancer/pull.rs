@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
 
     /// The next task for a worker, as a future that needs no particular runtime. Dropping it withdraws the wish.
     ///
-    /// It resolves to `None` only with a [timeout](NextAssignment::timeout).
+    /// It resolves to `None` only with a [timeout](NextAssignment::timeout), and to [`Error::Stopped`] once the last balancer
+    /// was dropped: it does not keep the balancer going.
     pub fn next_async(&self, worker: impl Into<WorkerName>) -> NextAssignment<T, R> {
         NextAssignment {
             shared: Arc::clone(&self.shared),
@@ -124,6 +126,11 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> NextAssignment<T, R> {
         // Cloned outside the lock, and dropped there if it is not needed: it is somebody else's code.
         let mut wake = Some(Wake::Task(context.waker().clone()));
         let pulled = self.shared.with(|state, now, after| {
+            // Looked at under the lock: whoever lets the last one go takes it afterwards, and finds our wish if we did not
+            // see that.
+            if self.shared.handles.load(Ordering::SeqCst) == 0 {
+                return Err(Error::Stopped);
+            }
             let worker: WorkerId = state.find_worker(&self.worker)?;
             state.pull(now, worker, &mut wake, after)
         });

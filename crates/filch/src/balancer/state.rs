@@ -652,6 +652,16 @@ impl<T, R> State<T, R> {
     /// Nobody gets anything any more: those who wait are told.
     pub(crate) fn stop(&mut self, now: Time, after: &mut After<T, R>) {
         self.stopped = true;
+        self.end_waits(now, after);
+    }
+
+    /// Whether somebody waits for a task or has not looked at the news yet.
+    pub(crate) fn anybody_waits(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// Tells those who wait for a task that none will come, as far as this balancer is concerned.
+    pub(crate) fn end_waits(&mut self, now: Time, after: &mut After<T, R>) {
         let ids: Vec<WorkerId> = self.workers.iter().flatten().map(|record| record.id).collect();
         for id in ids {
             let waiting = self.worker(id).map_or(0, |record| record.waiting.len());

@@ -193,7 +193,7 @@ impl Drop for Asks {
     fn drop(&mut self) {
         self.1.fetch_add(1, Ordering::SeqCst);
         if let Some(balancer) = self.0.upgrade() {
-            balancer.metrics();
+            let _ = balancer.metrics();
         }
     }
 }

@@ -381,7 +381,7 @@ impl Wake for Curious {
 
 impl Drop for Curious {
     fn drop(&mut self) {
-        self.0.metrics();
+        let _ = self.0.metrics();
     }
 }
 
@@ -401,4 +401,19 @@ fn wakers_are_dropped_outside_the_lock() {
     assert!(matches!(poll(&mut balancer.next_async("w")), Poll::Ready(Ok(Some(_)))));
     balancer.stop();
     assert!(matches!(poll(&mut balancer.next_async("w")), Poll::Ready(Err(Error::Stopped))));
+}
+
+#[test]
+fn futures_end_when_the_last_balancer_is_dropped() {
+    let balancer = real(&["w"]);
+    let (mut first, mut unpolled) = (balancer.next_async("w"), balancer.next_async("w"));
+    assert!(poll_once(&mut first).is_pending());
+    let clone = balancer.clone();
+    drop(balancer);
+    drop(clone.downgrade().upgrade());
+    assert!(poll_once(&mut first).is_pending(), "there is one left");
+    let waiting = std::thread::spawn(move || block_on(first).map(|_| ()));
+    drop(clone);
+    assert_eq!(waiting.join().unwrap(), Err(Error::Stopped));
+    assert!(matches!(poll_once(&mut unpolled), Poll::Ready(Err(Error::Stopped))));
 }
