@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use filch::config::POLICIES;
-use filch::{Balancer, Config, ManualClock, PolicySpec, Status, Task, Worker};
+use filch::{Balancer, Config, ManualClock, PolicySpec, Status, Task, Worker, WorkerUpdate};
 
 use crate::{push_bound, status, still, take, with_workers};
 
@@ -191,4 +191,32 @@ fn a_task_without_a_name_is_not_taken_for_one_whose_name_looks_like_its_id() {
     balancer.submit(Task::named("t0")).unwrap();
     says(&balancer, "a", "depends on t0 (by its id), which is queued");
     assert!(text(&balancer, "t0").starts_with("t0 is queued"));
+}
+
+#[test]
+fn how_long_a_task_has_waited_is_told_as_of_now() {
+    let (balancer, clock) = still(Config::default());
+    balancer.submit(Task::named("t")).unwrap();
+    clock.advance(5 * SECOND);
+    assert_eq!(balancer.explain("t").unwrap().waiting_s, 5.0);
+    says(&balancer, "t", "t is queued (waiting for 5.0 s)");
+}
+
+#[test]
+fn what_is_named_twice_is_listed_once() {
+    let (balancer, _) = still(Config::default());
+    balancer.register_worker(Worker::new("w").capability("a").capabilities(["b", "a"]).capability("b")).unwrap();
+    assert_eq!(balancer.workers()[0].capabilities, ["a", "b"]);
+    balancer.update_worker("w", WorkerUpdate::new().capabilities(["c", "c"])).unwrap();
+    assert_eq!(balancer.workers()[0].capabilities, ["c"]);
+    balancer.submit(Task::named("first")).unwrap();
+    balancer.submit(Task::named("second").after(["first", "first"])).unwrap();
+    assert_eq!(balancer.explain("second").unwrap().reasons.len(), 1);
+    balancer.submit_graph([Task::named("x"), Task::named("y").after(["x", "x"])]).unwrap();
+    assert_eq!(balancer.explain("y").unwrap().reasons.len(), 1);
+    balancer.check().unwrap();
+    for _ in 0..4 {
+        take(&balancer, "w").succeed(()).unwrap();
+    }
+    assert_eq!(balancer.metrics().completed, 4);
 }
