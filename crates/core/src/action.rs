@@ -261,6 +261,8 @@ pub enum ParentName {
 /// What a worker or a class lacks to ever run a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
+    /// It is not the worker that the task is pinned to.
+    Pinned,
     /// A required capability.
     Capability(CapabilityId),
     /// A skill, under exact or best-fit matching.

@@ -249,12 +249,15 @@ impl Scheduler {
             ensure!(right && task.state == State::Central, "{} is in a wrong lane", self.tasks.id(slot));
         }
         let mut waiting = states().filter(|task| task.state.is_queued()).count() as u64;
+        let mut parked = states().filter(|task| task.state == State::Parked).count() as u64;
         let mut pending = 0;
         for (slot, job) in self.jobs.iter() {
             let elements = job.array.as_ref().map_or(0, |array| u64::from(array.pending()));
             pending += elements;
             if job.array.as_ref().is_some_and(|array| array.place != ArrayPlace::Parked) {
                 waiting += elements;
+            } else {
+                parked += elements;
             }
             let loose = states().filter(|task| task.job == slot && task.flags.has(Flags::LOOSE)).count();
             let known = job.array.as_ref().map_or(0, |array| array.loose.len());
@@ -264,6 +267,9 @@ impl Scheduler {
         }
         ensure!(self.counters.queued == waiting, "{} counted as queued, {waiting} wait", self.counters.queued);
         ensure!(self.counters.pending_elements == pending, "{} pending elements", self.counters.pending_elements);
+        ensure!(self.counters.parked == parked, "{} counted as parked, {parked} are", self.counters.parked);
+        let retrying = states().filter(|task| task.state == State::Backoff).count() as u64;
+        ensure!(self.counters.retrying == retrying, "{} counted as retrying, {retrying} are", self.counters.retrying);
         let running = states().filter(|task| task.state.is_held()).count() as u64;
         ensure!(self.counters.running == running, "{} counted as running, {running} are", self.counters.running);
         let mut users: Map<u32, u32> = Map::default();

@@ -201,6 +201,13 @@ impl Scheduler {
     /// Why a task waits, or why it was placed where it is.
     #[must_use]
     pub fn explain(&self, task: TaskId) -> Option<Explanation> {
+        self.explain_at(task, self.now)
+    }
+
+    /// The same as it is at a moment after the last step: nothing has happened since, but it has waited for longer.
+    #[must_use]
+    pub fn explain_at(&self, task: TaskId, now: Time) -> Option<Explanation> {
+        let now = now.max(self.now);
         let slot = match self.tasks.find(task) {
             Some(slot) => slot,
             None => {
@@ -222,11 +229,11 @@ impl Scheduler {
         let found = self.tasks.at(slot);
         let mut explanation = self.bare_explanation(task, found.status(), Cause::None);
         if !found.state.is_held() {
-            explanation.waiting = self.now.since(found.ready_at);
+            explanation.waiting = now.since(found.ready_at);
         }
         explanation.failures = self.failures_of(slot);
         self.explain_waiting(slot, &mut explanation);
-        let earliest = if found.state.is_held() { found.since } else { self.now } + self.expected_of(slot);
+        let earliest = if found.state.is_held() { found.since } else { now } + self.expected_of(slot);
         if earliest > found.deadline {
             explanation.hopeless = Some((found.deadline, earliest));
         }

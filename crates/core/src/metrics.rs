@@ -16,6 +16,10 @@ pub(crate) struct Counters {
     pub(crate) submitted: u64,
     pub(crate) queued: u64,
     pub(crate) pending_elements: u64,
+    /// Tasks that nobody can run, elements of arrays included.
+    pub(crate) parked: u64,
+    /// Tasks that wait for their next attempt.
+    pub(crate) retrying: u64,
     pub(crate) joined: u64,
     pub(crate) steal_attempts: u64,
     pub(crate) steal_successes: u64,
@@ -135,7 +139,7 @@ impl Counters {
         (self.depth_squares as f64 / workers as f64 - mean * mean).max(0.0)
     }
 
-    pub(crate) fn metrics(&self, workers: u64, busy: u64, idle: u64) -> Metrics {
+    pub(crate) fn metrics(&self, workers: u64, busy: u64, idle: u64, unsettled: u64) -> Metrics {
         let rate = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         Metrics {
             total_steals: self.steal_attempts,
@@ -155,6 +159,10 @@ impl Counters {
             busy_agents: busy,
             idle_agents: idle,
             running: self.running,
+            // Whatever is not settled and nowhere else waits for others.
+            blocked: unsettled - self.queued - self.running - self.parked - self.retrying,
+            unschedulable: self.parked,
+            retrying: self.retrying,
             submitted: self.submitted,
             completed: self.completed,
             failed: self.failed,
@@ -205,7 +213,13 @@ pub struct Metrics {
     pub idle_agents: u64,
     /// Tasks handed to slots.
     pub running: u64,
-    /// Tasks accepted.
+    /// Tasks that wait for others to end.
+    pub blocked: u64,
+    /// Tasks that no registered worker can ever run; they are tried again a few times.
+    pub unschedulable: u64,
+    /// Tasks that pause before their next attempt.
+    pub retrying: u64,
+    /// Tasks accepted. All that are not settled are queued, running, blocked, unschedulable or retrying.
     pub submitted: u64,
     /// Tasks that ended well.
     pub completed: u64,
@@ -259,7 +273,8 @@ pub struct Sample {
 }
 
 /// Something that looks wrong, with the numbers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "concern", rename_all = "snake_case")]
 pub enum Concern {
     /// Much is queued and nobody is idle.
     AllBusy {
@@ -280,6 +295,11 @@ pub enum Concern {
     NoWorkers {
         /// Tasks waiting.
         queued: u64,
+    },
+    /// Nobody can run some of the tasks.
+    Unschedulable {
+        /// How many.
+        tasks: u64,
     },
     /// Workers are set aside because they failed too often.
     Quarantined {
@@ -304,13 +324,16 @@ impl fmt::Display for Concern {
                 "queue lengths vary a lot ({variance:.1}): rebalance more often, move more per cycle, or widen capabilities"
             ),
             Concern::NoWorkers { queued } => write!(f, "{queued} tasks wait and no worker is registered"),
+            Concern::Unschedulable { tasks } => {
+                write!(f, "no registered worker can run {tasks} of the tasks: register one that can, or correct them")
+            }
             Concern::Quarantined { workers } => write!(f, "{workers} workers are set aside after repeated failures"),
         }
     }
 }
 
-/// The answer to "is all well?".
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The answer to "is all well?". Displays as one line for each concern.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Health {
     /// What looks wrong; nothing if all is well.
     pub concerns: Vec<Concern>,
@@ -338,6 +361,9 @@ impl Health {
         if queue_variance > Self::HIGH_VARIANCE {
             concerns.push(Concern::HighQueueVariance { variance: queue_variance });
         }
+        if metrics.unschedulable > 0 {
+            concerns.push(Concern::Unschedulable { tasks: metrics.unschedulable });
+        }
         if quarantined > 0 {
             concerns.push(Concern::Quarantined { workers: quarantined });
         }
@@ -348,6 +374,18 @@ impl Health {
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.concerns.is_empty()
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_good() {
+            return f.write_str("nothing looks wrong");
+        }
+        for (at, concern) in self.concerns.iter().enumerate() {
+            write!(f, "{}{concern}", if at > 0 { "\n" } else { "" })?;
+        }
+        Ok(())
     }
 }
 

@@ -567,6 +567,7 @@ impl Play {
 
     fn lack(&self, lack: Lack) -> String {
         match lack {
+            Lack::Pinned => "pinned elsewhere".to_owned(),
             Lack::Capability(id) => format!("lacks capability {}", self.names.capabilities.name(id.0)),
             Lack::Skill(id) => format!("lacks skill {}", self.names.capabilities.name(id.0)),
             Lack::FewerSkills { shared, best } => format!("shares {shared} skills, others {best}"),

@@ -60,6 +60,14 @@ pub enum Error {
         /// What it named.
         parent: String,
     },
+    /// A task was to be spawned by one that is not known, or by itself.
+    #[error("task `{task}` cannot be spawned by its parent `{parent}`, which {}", if .task == .parent { "is itself" } else { "is not known" })]
+    UnknownSpawner {
+        /// The task.
+        task: String,
+        /// The one that should have spawned it.
+        parent: String,
+    },
     /// A task depends on another of the same submission, which is no graph.
     #[error("task `{task}` depends on `{parent}` of the same submission: use `submit_graph` for tasks that do")]
     Sibling {

@@ -132,6 +132,7 @@ impl NameBook {
     pub(crate) fn lack(&self, lack: Lack) -> String {
         let names = self.names.read();
         match lack {
+            Lack::Pinned => "the task is pinned to another worker".to_owned(),
             Lack::Capability(id) => format!("it lacks `{}`", names.capabilities.name(id.0)),
             Lack::Skill(id) => format!("it lacks the skill `{}`", names.capabilities.name(id.0)),
             Lack::FewerSkills { shared, best } => format!("it has {shared} of the skills, others have {best}"),

@@ -45,6 +45,7 @@ impl Worker {
     #[must_use]
     pub fn capability(mut self, name: impl Into<String>) -> Self {
         self.capabilities.push(name.into());
+        once(&mut self.capabilities);
         self
     }
 
@@ -52,6 +53,7 @@ impl Worker {
     #[must_use]
     pub fn capabilities<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.capabilities.extend(names.into_iter().map(Into::into));
+        once(&mut self.capabilities);
         self
     }
 
@@ -108,6 +110,12 @@ impl Worker {
     }
 }
 
+/// Leaves every name where it stands first.
+fn once(names: &mut Vec<String>) {
+    let mut seen = std::collections::BTreeSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+}
+
 /// A change of a registered worker. What is not mentioned stays.
 ///
 /// ```
@@ -133,7 +141,9 @@ impl WorkerUpdate {
     /// All it can do from now on.
     #[must_use]
     pub fn capabilities<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        self.capabilities = Some(names.into_iter().map(Into::into).collect());
+        let mut names = names.into_iter().map(Into::into).collect();
+        once(&mut names);
+        self.capabilities = Some(names);
         self
     }
 

@@ -338,6 +338,7 @@ impl Scheduler {
         task.since = due;
         let signature = task.signature;
         self.parked.entry(signature).or_default().insert(slot);
+        self.counters.parked += 1;
         self.timers.set(due, Timer::Park(self.tasks.id(slot)));
         self.notify(slot, Status::Unschedulable, Cause::NoWorker, actions);
     }
@@ -349,6 +350,7 @@ impl Scheduler {
         task.state = State::Blocked;
         let (due, signature) = (task.since, task.signature);
         self.timers.cancel(due, Timer::Park(id));
+        self.counters.parked -= 1;
         if let Some(slots) = self.parked.get_mut(&signature) {
             slots.remove(&slot);
             if slots.is_empty() {

@@ -194,6 +194,7 @@ impl Scheduler {
     fn back_off(&mut self, slot: u32, due: Time, cause: Cause, actions: &mut Vec<Action>) {
         let task = self.tasks.at_mut(slot);
         task.state = State::Backoff;
+        self.counters.retrying += 1;
         task.since = due;
         task.cause = cause;
         self.timers.set(due, Timer::Retry(self.tasks.id(slot)));

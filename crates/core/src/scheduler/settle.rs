@@ -108,6 +108,7 @@ impl Scheduler {
             State::Backoff => {
                 self.timers.cancel(task.since, Timer::Retry(self.tasks.id(slot)));
                 self.tasks.at_mut(slot).state = State::Blocked;
+                self.counters.retrying -= 1;
             }
             State::Parked => self.unpark(slot),
             State::Assigned | State::Running => self.abandon(slot, cause, actions),
@@ -205,9 +206,8 @@ impl Scheduler {
     ) {
         self.jobs[job].open -= u64::from(count);
         self.counters.pending_elements -= u64::from(count);
-        if !parked {
-            self.counters.queued -= u64::from(count);
-        }
+        let place = if parked { &mut self.counters.parked } else { &mut self.counters.queued };
+        *place -= u64::from(count);
         self.counters.settled(status, u64::from(count));
         actions.push(Action::ElementsSettled { job: self.job_id(job), count, status, cause });
     }

@@ -58,6 +58,7 @@ impl Scheduler {
                     if let Some(slot) = self.tasks.find(id) {
                         debug_assert_eq!(self.tasks.at(slot).state, State::Backoff);
                         self.tasks.at_mut(slot).state = State::Blocked;
+                        self.counters.retrying -= 1;
                         self.enqueue(slot, Cause::None, actions);
                     }
                 }
@@ -344,8 +345,14 @@ impl Scheduler {
         }
         match (before, place) {
             (ArrayPlace::Parked, ArrayPlace::Parked) => {}
-            (ArrayPlace::Parked, _) => self.counters.queued += pending,
-            (_, ArrayPlace::Parked) => self.counters.queued -= pending,
+            (ArrayPlace::Parked, _) => {
+                self.counters.parked -= pending;
+                self.counters.queued += pending;
+            }
+            (_, ArrayPlace::Parked) => {
+                self.counters.queued -= pending;
+                self.counters.parked += pending;
+            }
             _ => {}
         }
     }

@@ -110,20 +110,29 @@ impl Scheduler {
         self.tasks.outcome(task)
     }
 
-    /// Whether a worker could ever run such a task, by the rule that placement uses.
+    /// Whether a worker could ever run such a task, by the rule that placement uses; one that is pinned to another worker
+    /// it could not.
     ///
     /// # Errors
     /// If the worker is not known, or the demand could not be submitted.
     pub fn can_execute(&self, worker: WorkerId, spec: &TaskSpec) -> Result<Result<(), Lack>, Refusal> {
         let slot = self.worker_slot(worker)?;
         self.check_demand(spec, 0)?;
+        if spec.pin.is_some_and(|home| home != worker) {
+            return Ok(Err(Lack::Pinned));
+        }
         Ok(self.classes[self.workers[slot].class].can_ever(&self.probe(spec)))
     }
 
     /// A worker that could run such a task: one with room now if a bounded look finds any, else one that could later.
+    /// For a pinned task that is its own worker or nobody.
     #[must_use]
     pub fn suitable_worker(&self, spec: &TaskSpec) -> Option<WorkerId> {
         let signature = self.probe(spec);
+        if let Some(home) = spec.pin {
+            let slot = self.worker_slot(home).ok()?;
+            return self.classes[self.workers[slot].class].can_ever(&signature).is_ok().then_some(home);
+        }
         let mut later = None;
         let known = self.hosts.walk(&signature, 0).take(super::CLASS_LOOKS).map(|(_, class)| &self.classes[class]);
         let mut able = known.filter(|class| class.can_ever(&signature).is_ok()).take(64);
@@ -148,7 +157,7 @@ impl Scheduler {
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         let (busy, idle) = self.busy_and_idle();
-        self.counters.metrics(self.workers.len() as u64, busy, idle)
+        self.counters.metrics(self.workers.len() as u64, busy, idle, self.unsettled())
     }
 
     /// Utilisation samples, oldest first.

@@ -261,6 +261,11 @@ impl Scheduler {
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
         let slot = self.worker_slot(worker)?;
+        for (what, value) in [("cpu", load.cpu), ("memory", load.memory)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(Refusal::Invalid(format!("a load is a share from 0 to 1, `{what}` is {value}")));
+            }
+        }
         self.workers[slot].report = load;
         if self.workers[slot].state == WorkerState::Silent {
             // Silence neither ends a drain nor shortens a quarantine.

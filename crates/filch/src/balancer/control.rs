@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use filch_core::{Event, JobId, TaskId, TaskSpec};
+use filch_core::{Event, JobId, TaskId, TaskSpec, WorkerId};
 
-use super::{Balancer, Shared};
+use super::{Balancer, Shared, State};
 use crate::builder::PolicyChoice;
 use crate::calm::calmly;
 use crate::error::Error;
@@ -14,7 +14,7 @@ use crate::task::{Task, TaskName};
 use crate::worker::WorkerName;
 
 impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Shared<T, R> {
-    /// What a task asks for, to ask about it.
+    /// What a task asks for, to ask about it; all but the worker it is pinned to, which only the state knows.
     fn probe(&self, task: &Task<T>) -> Result<TaskSpec, Error> {
         task.details.as_ref().map_or(Ok(TaskSpec::default()), |details| details.spec(&self.names, &self.retry))
     }
@@ -28,6 +28,14 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Shared<T, R> {
                 self.start_thread();
             }
         }
+    }
+}
+
+impl<T, R> State<T, R> {
+    /// The worker that a task is pinned to, if it is.
+    fn find_pin(&self, task: &Task<T>) -> Result<Option<WorkerId>, Error> {
+        let pin = task.details.as_ref().and_then(|details| details.pin.as_ref());
+        pin.map(|worker| self.find_worker(worker)).transpose()
     }
 }
 
@@ -158,14 +166,16 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         self.shared.tell(Event::SetKeyLimit { key, limit })
     }
 
-    /// Whether a worker could ever run such a task, by the very rule that placement uses.
+    /// Whether a worker could ever run such a task, by the very rule that placement uses. A task that is pinned to one
+    /// worker can be run by no other.
     ///
     /// # Errors
-    /// If there is no such worker, or a value of the task makes no sense.
+    /// If there is no such worker, or none that the task is pinned to, or a value of the task makes no sense.
     pub fn can_execute(&self, worker: impl Into<WorkerName>, task: &Task<T>) -> Result<bool, Error> {
-        let (worker, spec) = (worker.into(), self.shared.probe(task)?);
+        let (worker, mut spec) = (worker.into(), self.shared.probe(task)?);
         let state = self.shared.state.lock();
         let worker = state.find_worker(&worker)?;
+        spec.pin = state.find_pin(task)?;
         let answer = state.scheduler.can_execute(worker, &spec);
         let label = |_| task.id().unwrap_or("(unnamed)").to_owned();
         let answer = answer.map_err(|refusal| self.shared.error(&state, self.now(), refusal, label))?;
@@ -173,13 +183,14 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     }
 
     /// The id of a worker that could run such a task: one with room for it now if a bounded look finds any, else one that
-    /// could later; none if nobody ever could.
+    /// could later; none if nobody ever could. For a pinned task only its own worker is looked at.
     ///
     /// # Errors
-    /// If a value of the task makes no sense.
+    /// If there is no worker that the task is pinned to, or a value of the task makes no sense.
     pub fn suitable_worker(&self, task: &Task<T>) -> Result<Option<String>, Error> {
-        let spec = self.shared.probe(task)?;
+        let mut spec = self.shared.probe(task)?;
         let state = self.shared.state.lock();
+        spec.pin = state.find_pin(task)?;
         Ok(state.scheduler.suitable_worker(&spec).map(|worker| state.worker_label(worker)))
     }
 

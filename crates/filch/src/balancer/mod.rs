@@ -5,6 +5,7 @@
 
 mod control;
 mod entries;
+mod left;
 mod notify;
 mod pull;
 mod report;

@@ -15,6 +15,7 @@ use filch_core::{Action, Cause, Event, JobId, Refusal, Scheduler, Status, TaskId
 use smallvec::SmallVec;
 
 use super::entries::{Entries, Entry};
+use super::left::LeftWorkers;
 use super::notify::{Callbacks, Post, StatusChange, Subject};
 use crate::calm::calmly;
 use crate::error::Error;
@@ -220,6 +221,7 @@ pub(crate) struct State<T, R> {
     workers_by_name: Map<Arc<str>, WorkerId>,
     /// By the index of the worker.
     workers: Vec<Option<WorkerRecord>>,
+    left: LeftWorkers,
     waiters: Map<u64, Waiter<T>>,
     next_waiter: u64,
     /// The worker whose `next` is being served, and what it got.
@@ -258,6 +260,7 @@ impl<T, R> State<T, R> {
             most_names: 0,
             workers_by_name: Map::default(),
             workers: Vec::new(),
+            left: LeftWorkers::default(),
             waiters: Map::default(),
             next_waiter: 0,
             caller: None,
@@ -451,11 +454,14 @@ impl<T, R> State<T, R> {
         self.entry(task)?.payload.clone()
     }
 
-    /// How a task is called by people.
+    /// How a task is called by people: by its name, else by its id, and so that one is not taken for the other.
     pub(crate) fn task_label(&self, task: TaskId) -> String {
         match self.entry(task).and_then(Entry::name) {
             Some(name) => name.to_string(),
-            None => task.to_string(),
+            None => {
+                let id = task.to_string();
+                if self.tasks_by_name.contains_key(id.as_str()) { format!("{id} (by its id)") } else { id }
+            }
         }
     }
 
@@ -602,7 +608,16 @@ impl<T, R> State<T, R> {
 
     /// How a worker is called by people, also when it has gone.
     pub(crate) fn worker_label(&self, id: WorkerId) -> String {
-        self.worker(id).map_or_else(|| id.to_string(), |record| record.name.to_string())
+        match self.worker_name(id) {
+            Some(name) => name.to_string(),
+            // Not the bare number: somebody may be registered under a name that looks like it.
+            None => format!("a worker that has left ({id})"),
+        }
+    }
+
+    /// The name a worker has, or had when it left.
+    fn worker_name(&self, id: WorkerId) -> Option<&Arc<str>> {
+        self.worker(id).map(|record| &record.name).or_else(|| self.left.name(id))
     }
 
     /// The registered worker that a caller means.
@@ -612,7 +627,10 @@ impl<T, R> State<T, R> {
             WorkerName::Id(id) => self.worker(*id).map(|record| record.id),
             WorkerName::Name(text) => self.workers_by_name.get(text).copied(),
         };
-        id.ok_or_else(|| Error::UnknownWorker(name.to_string()))
+        id.ok_or_else(|| match name {
+            WorkerName::Id(id) => Error::UnknownWorker(self.worker_label(*id)),
+            WorkerName::Name(text) => Error::UnknownWorker(text.to_string()),
+        })
     }
 
     pub(crate) fn knows_worker(&self, name: &str) -> bool {
@@ -635,6 +653,7 @@ impl<T, R> State<T, R> {
             && let Some(record) = self.workers[id.index()].take()
         {
             self.workers_by_name.remove(&record.name);
+            self.left.add(id, record.name);
         }
     }
 

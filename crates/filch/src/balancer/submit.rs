@@ -80,12 +80,17 @@ impl<T, R> State<T, R> {
             spec.pin = Some(self.find_worker(worker)?);
         }
         if let Some(parent) = &details.parent {
-            let id = self.find_task(parent).map_err(|_| unknown(parent.to_string()))?;
+            // Its own name can mean no other task, since no two that are not settled share one.
+            let itself = matches!(parent, TaskName::Name(name) if staged.name() == Some(name));
+            let known = self.find_task(parent).ok().filter(|id| !itself && self.status(*id).is_some());
+            let id = known.ok_or_else(|| Error::UnknownSpawner { task: task(), parent: parent.to_string() })?;
             if let Some((status, ago)) = self.settled(id, now) {
                 return Err(Error::SettledParent { task: task(), parent: self.task_label(id), status, ago });
             }
             spec.parent = Some(id);
         }
+        // What is named twice is waited for once.
+        let (mut seen, mut seen_inside) = (Map::default(), Map::default());
         for dependency in &details.after {
             let inside = match (dependency, siblings) {
                 (Dependency::Position(at), Siblings::Graph(_)) => {
@@ -106,9 +111,16 @@ impl<T, R> State<T, R> {
                 _ => None,
             };
             match (inside, dependency) {
-                (Some(at), _) => parents.push(at),
+                (Some(at), _) => {
+                    if seen_inside.insert(at, ()).is_none() {
+                        parents.push(at);
+                    }
+                }
                 (None, Dependency::Task(parent)) => {
-                    spec.after.push(self.find_task(parent).map_err(|_| unknown(parent.to_string()))?);
+                    let id = self.find_task(parent).map_err(|_| unknown(parent.to_string()))?;
+                    if seen.insert(id, ()).is_none() {
+                        spec.after.push(id);
+                    }
                 }
                 (None, Dependency::Position(at)) => return Err(unknown(format!("#{at}"))),
             }

@@ -229,7 +229,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let (task, now) = (task.into(), self.now());
         let state = self.shared.state.lock();
         let id = state.find_task(&task)?;
-        let known = state.status(id).and_then(|_| state.scheduler.explain(id).or_else(|| state.bare_explanation(id)));
+        let known =
+            state.status(id).and_then(|_| state.scheduler.explain_at(id, now).or_else(|| state.bare_explanation(id)));
         let explanation = known.ok_or_else(|| Error::UnknownTask(task.to_string()))?;
         Ok(explain::translate(&state, &self.shared.names, now, explanation))
     }

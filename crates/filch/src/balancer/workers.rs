@@ -95,7 +95,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// Notes what a worker says of its own load. A silent worker that reports gets work again.
     ///
     /// # Errors
-    /// If there is no such worker.
+    /// If there is no such worker, or a share is not between 0 and 1.
     pub fn report_load(&self, worker: impl Into<WorkerName>, load: LoadReport) -> Result<(), Error> {
         let worker = worker.into();
         self.shared.with(|state, now, after| {

@@ -107,7 +107,7 @@ fn what_is_settled_is_said_to_be_and_since_when() {
     let late = balancer.spawn("good", Task::named("child")).unwrap_err();
     assert_eq!(late.to_string(), "task `child` cannot be spawned by `good`, which completed 3.0 s ago");
     let orphan = balancer.spawn("nothing", Task::new()).unwrap_err();
-    assert_eq!(orphan.to_string(), "task `(unnamed)` depends on `nothing`, which is not known");
+    assert_eq!(orphan.to_string(), "task `(unnamed)` cannot be spawned by its parent `nothing`, which is not known");
 }
 
 #[test]
@@ -232,4 +232,14 @@ fn building_fails_with_the_reason() {
     let known = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/config/load-balancing-config.yaml");
     let balancer: Balancer = Balancer::builder().config_file(known).build().unwrap();
     assert!(balancer.workers().is_empty());
+}
+
+#[test]
+fn a_parent_that_cannot_be_is_called_a_parent() {
+    let balancer = with_workers(&[]);
+    let error = balancer.spawn("zz", Task::named("t")).unwrap_err().to_string();
+    assert_eq!(error, "task `t` cannot be spawned by its parent `zz`, which is not known");
+    let error = balancer.submit(Task::named("q").parent("q")).unwrap_err().to_string();
+    assert_eq!(error, "task `q` cannot be spawned by its parent `q`, which is itself");
+    assert_eq!(balancer.metrics().submitted, 0);
 }

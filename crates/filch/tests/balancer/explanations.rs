@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use filch::config::POLICIES;
-use filch::{Balancer, Config, ManualClock, PolicySpec, Status, Task, Worker};
+use filch::{Balancer, Config, ManualClock, PolicySpec, Status, Task, Worker, WorkerUpdate};
 
 use crate::{push_bound, status, still, take, with_workers};
 
@@ -154,4 +154,69 @@ fn an_explanation_shows_the_equation_of_each_score() {
     says(&balancer, "t", "a: 1.2 = skill_match 1 - queue 0.1 + history 0.3");
     says(&balancer, "t", "b: 1.3 = skill_match 1 + queue 0 + history 0.3");
     says(&balancer, "t", "in the queue of b (up), 0 tasks before it");
+}
+
+#[test]
+fn a_worker_that_has_left_is_told_by_its_name_and_never_taken_for_another() {
+    let (balancer, _) = still(Config::default());
+    let gone = balancer.register_worker(Worker::new("alice")).unwrap();
+    // The number of the first looks like the name of the second.
+    assert_eq!(gone.to_string(), "w0");
+    balancer.register_worker(Worker::new("w0")).unwrap();
+    balancer.submit(Task::named("t").retries(3).backoff(Duration::ZERO, Duration::ZERO)).unwrap();
+    take(&balancer, "alice").fail("broken").unwrap();
+    balancer.tick();
+    let held = take(&balancer, "alice");
+    balancer.unregister_and_requeue("alice").unwrap();
+    drop(held);
+    let explanation = balancer.explain("t").unwrap();
+    assert!(!explanation.failures.is_empty());
+    assert!(explanation.failures.iter().all(|failure| failure.worker == "alice"), "{explanation}");
+    assert_eq!(explanation.decision.as_ref().unwrap().worker, "alice", "{explanation}");
+    assert_eq!(balancer.next(gone).unwrap_err().to_string(), "no worker `alice` is registered");
+    // A worker that nobody remembers is not called by a number that could be a name either.
+    for at in 0..1100 {
+        balancer.register_worker(Worker::new(format!("passing{at}"))).unwrap();
+        balancer.unregister_worker(format!("passing{at}").as_str()).unwrap();
+    }
+    assert_eq!(balancer.explain("t").unwrap().failures[0].worker, "a worker that has left (w0)");
+}
+
+#[test]
+fn a_task_without_a_name_is_not_taken_for_one_whose_name_looks_like_its_id() {
+    let (balancer, _) = still(Config::default());
+    let unnamed = balancer.submit(Task::new()).unwrap();
+    balancer.submit(Task::named("a").after([unnamed])).unwrap();
+    says(&balancer, "a", "depends on t0, which is queued");
+    balancer.submit(Task::named("t0")).unwrap();
+    says(&balancer, "a", "depends on t0 (by its id), which is queued");
+    assert!(text(&balancer, "t0").starts_with("t0 is queued"));
+}
+
+#[test]
+fn how_long_a_task_has_waited_is_told_as_of_now() {
+    let (balancer, clock) = still(Config::default());
+    balancer.submit(Task::named("t")).unwrap();
+    clock.advance(5 * SECOND);
+    assert_eq!(balancer.explain("t").unwrap().waiting_s, 5.0);
+    says(&balancer, "t", "t is queued (waiting for 5.0 s)");
+}
+
+#[test]
+fn what_is_named_twice_is_listed_once() {
+    let (balancer, _) = still(Config::default());
+    balancer.register_worker(Worker::new("w").capability("a").capabilities(["b", "a"]).capability("b")).unwrap();
+    assert_eq!(balancer.workers()[0].capabilities, ["a", "b"]);
+    balancer.update_worker("w", WorkerUpdate::new().capabilities(["c", "c"])).unwrap();
+    assert_eq!(balancer.workers()[0].capabilities, ["c"]);
+    balancer.submit(Task::named("first")).unwrap();
+    balancer.submit(Task::named("second").after(["first", "first"])).unwrap();
+    assert_eq!(balancer.explain("second").unwrap().reasons.len(), 1);
+    balancer.submit_graph([Task::named("x"), Task::named("y").after(["x", "x"])]).unwrap();
+    assert_eq!(balancer.explain("y").unwrap().reasons.len(), 1);
+    balancer.check().unwrap();
+    for _ in 0..4 {
+        take(&balancer, "w").succeed(()).unwrap();
+    }
+    assert_eq!(balancer.metrics().completed, 4);
 }

@@ -396,3 +396,27 @@ fn stop_refuses_new_things_and_start_goes_on() {
     balancer.submit(Task::new()).unwrap();
     balancer.next(worker).unwrap().unwrap().succeed(()).unwrap();
 }
+
+#[test]
+fn a_pinned_task_suits_its_own_worker_only() {
+    let balancer = with_workers(&["a", "b"]);
+    let task = || Task::new().pin("b");
+    assert!(!balancer.can_execute("a", &task()).unwrap());
+    assert!(balancer.can_execute("b", &task()).unwrap());
+    assert_eq!(balancer.suitable_worker(&task()).unwrap().as_deref(), Some("b"));
+    assert_eq!(balancer.suitable_worker(&task().requires("cuda")).unwrap(), None);
+    assert!(!balancer.can_execute("b", &task().requires("cuda")).unwrap());
+    let nobody = balancer.suitable_worker(&Task::new().pin("c")).unwrap_err();
+    assert_eq!(nobody, Error::UnknownWorker("c".to_owned()));
+}
+
+#[test]
+fn a_load_that_is_no_share_is_refused() {
+    let balancer = with_workers(&["w"]);
+    for (cpu, memory) in [(1.5, 0.0), (0.0, -0.1), (f64::NAN, 0.0), (0.0, f64::INFINITY)] {
+        let error = balancer.report_load("w", LoadReport { cpu, memory }).unwrap_err().to_string();
+        assert!(error.starts_with("a load is a share from 0 to 1, `"), "{error}");
+    }
+    balancer.report_load("w", LoadReport { cpu: 1.0, memory: 0.0 }).unwrap();
+    assert_eq!(balancer.workers()[0].cpu, 1.0);
+}

@@ -304,3 +304,38 @@ fn estimates_can_come_from_elsewhere() {
     balancer.submit(Task::new().estimate(Duration::from_secs(1))).unwrap();
     assert_eq!(balancer.workers()[0].backlog_s, 4.0);
 }
+
+#[test]
+fn whatever_is_not_settled_is_counted_somewhere() {
+    let balancer = with_workers(&["w"]);
+    let sums = || {
+        let figures = balancer.metrics();
+        let settled = figures.completed + figures.failed + figures.cancelled + figures.skipped + figures.returned;
+        let here = figures.total_queued + figures.running + figures.blocked + figures.unschedulable + figures.retrying;
+        assert_eq!(figures.submitted - settled, here, "{figures:?}");
+        balancer.check().unwrap();
+        (figures.total_queued, figures.running, figures.blocked, figures.unschedulable, figures.retrying)
+    };
+    assert!(balancer.health().is_good());
+    assert_eq!(balancer.health().to_string(), "nothing looks wrong");
+    balancer.submit(Task::named("a").retries(3)).unwrap();
+    balancer.submit(Task::named("b").after(["a"])).unwrap();
+    balancer.submit(Task::named("c").requires("cuda")).unwrap();
+    let array = balancer.submit_array(Task::new().requires("rocm"), 5).unwrap();
+    assert_eq!(sums(), (1, 0, 1, 6, 0));
+    let concern = "no registered worker can run 6 of the tasks: register one that can, or correct them";
+    assert_eq!(balancer.health().to_string(), concern);
+    let json = serde_json::to_value(balancer.health()).unwrap();
+    assert_eq!(json["concerns"][0], serde_json::json!({ "concern": "unschedulable", "tasks": 6 }));
+    let held = take(&balancer, "w");
+    assert_eq!(sums(), (0, 1, 1, 6, 0));
+    held.fail("broken").unwrap();
+    assert_eq!(sums(), (0, 0, 1, 6, 1));
+    balancer.cancel_element(array, 3).unwrap();
+    assert_eq!(sums(), (0, 0, 1, 5, 1));
+    balancer.register_worker(Worker::new("amd").capability("rocm")).unwrap();
+    assert_eq!(sums(), (4, 0, 1, 1, 1));
+    balancer.cancel("a").unwrap();
+    balancer.cancel("c").unwrap();
+    assert_eq!(sums(), (4, 0, 0, 0, 0));
+}
