@@ -4,7 +4,7 @@ use crate::ids::NONE;
 use crate::map::SteadyTable;
 
 /// Entries per chunk of a slab.
-const CHUNK: usize = 128;
+const CHUNK: usize = 64;
 
 /// A table of things that come and go, by slot. Slots are used again, the latest freed first. Growing adds a chunk and
 /// moves nothing.
