@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
 
 /// A hash map whose hasher is the same on every run and machine. Growing moves everything in it at once, so it is for
-/// what stays small; [`Steady`] is for what may become large.
+/// what stays small; what may become large grows in parts.
 pub type Map<K, V> = hashbrown::HashMap<K, V, FxBuildHasher>;
 
 /// Entries in one part of a [`SteadyTable`] before it is split in two: what fits into 1024 buckets.
