@@ -108,11 +108,15 @@ fn the_total_is_the_sum_and_sleep_is_counted() {
     let pool = Pool::builder().threads(2).build().unwrap();
     let parked = |pool: &Pool| pool.worker_stats().into_iter().map(|stats| stats.parked).collect::<Vec<_>>();
     // A worker counts a sleep when it wakes, so wake them until both have slept for a while.
-    while parked(&pool).iter().any(|time| *time < Duration::from_millis(2)) {
+    // What they sleep from then on began after the last of these times.
+    let began = loop {
+        let began = std::time::Instant::now();
         pool.broadcast(|_| ());
         std::thread::sleep(Duration::from_millis(1));
-    }
-    let began = std::time::Instant::now();
+        if parked(&pool).iter().all(|time| *time >= Duration::from_millis(2)) {
+            break began;
+        }
+    };
     let before = parked(&pool);
     std::thread::sleep(Duration::from_millis(20));
     pool.broadcast(|_| ());

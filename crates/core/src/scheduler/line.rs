@@ -1,8 +1,8 @@
 //! A queue in order for tasks that nearly always come in order.
 //!
 //! Who comes last is mostly last, and who leaves is mostly first; both are done here without searching. The few others
-//! (earlier deadlines, tasks that come back) stand in a tree beside it. Never moves more than one block because of one
-//! task, however long it is.
+//! (earlier deadlines, tasks that come back) stand in a tree beside it. Never moves the entries of more
+//! than one block because of one task; only when a block within runs empty does the list of blocks, five words each, close up.
 
 use std::collections::{BTreeSet, VecDeque};
 
