@@ -91,7 +91,7 @@ pub struct World {
     held: Vec<Held>,
     /// Those who ask.
     askers: Vec<WorkerId>,
-    /// Slots with nothing to do, by their worker.
+    /// Slots that found nothing to do, by their worker.
     free: Vec<u32>,
 }
 
@@ -213,6 +213,7 @@ impl World {
                 self.submit(&mut Unwatched);
             }
             if let Some(held) = self.pull(worker, &mut Unwatched) {
+                self.free[worker.index()] -= 1;
                 self.held.push(held);
             }
         }
@@ -256,7 +257,6 @@ impl World {
         let at = self.rng.below(self.held.len());
         let Held { worker, task, attempt } = self.held.swap_remove(at);
         self.step(Event::Finish { task, attempt }, watch);
-        self.free[worker.index()] += 1;
         Ok(worker)
     }
 
@@ -266,11 +266,13 @@ impl World {
         if let Some(held) = self.pull(worker, watch) {
             return Ok(held);
         }
+        self.free[worker.index()] += 1;
         for _ in 0..ASKS {
             let other = self.askers[self.rng.below(self.askers.len())];
             if self.free[other.index()] > 0
                 && let Some(held) = self.pull(other, watch)
             {
+                self.free[other.index()] -= 1;
                 return Ok(held);
             }
         }
@@ -281,7 +283,6 @@ impl World {
     fn pull(&mut self, worker: WorkerId, watch: &mut impl Watch) -> Option<Held> {
         self.step(Event::Pull { worker, wait: false }, watch);
         let held = self.assigned()?;
-        self.free[worker.index()] -= 1;
         self.step(Event::Start { task: held.task, attempt: held.attempt }, watch);
         Some(held)
     }
@@ -291,7 +292,6 @@ impl World {
     fn place_one(&mut self, watch: &mut impl Watch) -> Result<()> {
         self.submit(watch);
         let Some(held) = self.assigned() else { bail!("a task was queued although workers wait") };
-        self.free[held.worker.index()] -= 1;
         self.step(Event::Start { task: held.task, attempt: held.attempt }, watch);
         self.held.push(held);
         Ok(())

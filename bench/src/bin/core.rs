@@ -2,21 +2,21 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its terminal")]
 
-use std::alloc::System;
 use std::io::Write;
 
 use anyhow::{Context, Result};
+use cap::Cap;
 use clap::{Parser, ValueEnum};
 use filch_bench::clock;
 use filch_bench::mix::Mix;
 use filch_bench::report::{Row, targets};
 use filch_bench::world::{Slowest, Unwatched, World};
 use indicatif::{ProgressBar, ProgressStyle};
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use mimalloc::MiMalloc;
 
 // Counting costs a few nanoseconds for every allocation; they are part of what is shown.
 #[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
 
 const WORKERS: [u64; 3] = [10, 1_000, 100_000];
 const QUEUED: [u64; 3] = [10_000, 1_000_000, 10_000_000];
@@ -78,8 +78,7 @@ fn cases(arguments: &Arguments) -> Vec<Case> {
 }
 
 fn allocated() -> u64 {
-    let stats = ALLOCATOR.stats();
-    (stats.bytes_allocated - stats.bytes_deallocated) as u64
+    ALLOCATOR.allocated() as u64
 }
 
 fn measure(case: Case, effort: Effort) -> Result<Row> {

@@ -107,7 +107,7 @@ impl Scheduler {
         ensure!(signature.is_some_and(|signature| signature.users > 0), "{id} has no signature");
         ensure!(self.jobs.get(task.job).is_some(), "{id} has no job");
         ensure!(
-            task.job == COMMON_JOB || self.jobs[task.job].members.contains(&slot),
+            task.job == COMMON_JOB || self.jobs[task.job].members.contains(task.member, slot),
             "{id} is not a member of its job"
         );
         let array = self.jobs[task.job].array.as_ref();
@@ -160,7 +160,7 @@ impl Scheduler {
             }
             State::Assigned | State::Running => {
                 let worker = self.workers.get(task.worker);
-                let there = worker.is_some_and(|worker| worker.running.get(task.place as usize) == Some(&slot));
+                let there = worker.is_some_and(|worker| worker.running.contains(&slot));
                 ensure!(there, "{id} is not in its worker's slots");
                 ensure!(task.flags.has(Flags::TOKEN) == keyed, "{id} runs without a token of its key");
                 ensure!(task.blockers == 0, "{id} runs before what it depends on has ended");
@@ -190,7 +190,7 @@ impl Scheduler {
         for &slot in &worker.running {
             hold(self.tasks.at(slot).signature, self.tasks.extra(slot).map_or(&[], |extra| &extra.devices));
         }
-        for ghost in &worker.ghosts {
+        for ghost in worker.ghosts() {
             hold(ghost.signature, &ghost.devices);
         }
         ensure!(
@@ -203,7 +203,7 @@ impl Scheduler {
             reserved.add(&self.signatures[task.signature].demand);
             running_work += task.planned;
         }
-        for ghost in &worker.ghosts {
+        for ghost in worker.ghosts() {
             reserved.add(&self.signatures[ghost.signature].demand);
             ensure!(self.ghosts.get(&(ghost.task, ghost.attempt)) == Some(&slot), "{id} has an unknown ghost");
         }
@@ -264,6 +264,8 @@ impl Scheduler {
             ensure!(loose == known, "job {slot}: {loose} elements wait by themselves, {known} are known");
             let mine = states().filter(|task| task.job == slot).count() as u64;
             ensure!(job.open == mine + elements, "job {slot}: {} open, {mine} tasks, {elements} elements", job.open);
+            let members = job.members.len();
+            ensure!(slot == COMMON_JOB || members == mine, "job {slot}: {members} members, {mine} tasks");
         }
         ensure!(self.counters.queued == waiting, "{} counted as queued, {waiting} wait", self.counters.queued);
         ensure!(self.counters.pending_elements == pending, "{} pending elements", self.counters.pending_elements);
@@ -277,7 +279,7 @@ impl Scheduler {
             *users.entry(task.signature).or_default() += 1;
         }
         for (_, worker) in self.workers.iter() {
-            for ghost in &worker.ghosts {
+            for ghost in worker.ghosts() {
                 *users.entry(ghost.signature).or_default() += 1;
             }
         }
@@ -300,7 +302,7 @@ impl Scheduler {
         }
         let unused = self.workers.iter().filter(|(_, worker)| worker.used_slots() == 0).count() as u64;
         ensure!(self.counters.unused == unused, "{} workers counted as unused, {unused} are", self.counters.unused);
-        let ghosts: usize = self.workers.iter().map(|(_, worker)| worker.ghosts.len()).sum();
+        let ghosts: usize = self.workers.iter().map(|(_, worker)| worker.ghosts().len()).sum();
         ensure!(ghosts == self.ghosts.len(), "{ghosts} ghosts at workers, {} known", self.ghosts.len());
         for (_, worker) in self.workers.iter() {
             let found = self.classes.get(worker.class).is_some();
@@ -345,7 +347,7 @@ impl Scheduler {
             }
         }
         for (_, worker) in self.workers.iter() {
-            for ghost in worker.ghosts.iter().filter(|ghost| ghost.key != NONE) {
+            for ghost in worker.ghosts().iter().filter(|ghost| ghost.key != NONE) {
                 *holders.entry(ghost.key).or_default() += 1;
             }
         }
@@ -373,7 +375,7 @@ impl Scheduler {
             };
             let passed_over: Option<TaskId> = central.filter(runnable).map(|slot| self.tasks.id(slot)).next();
             ensure!(
-                passed_over.is_none() || worker.reservation.is_some(),
+                passed_over.is_none() || worker.reservation().is_some(),
                 "{} asks and has nothing, but {passed_over:?} waits",
                 self.worker_id(at)
             );

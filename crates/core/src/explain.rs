@@ -321,7 +321,7 @@ impl Scheduler {
                     reasons.push(Reason::Behind { tasks, level: task.level });
                 }
                 if task.flags.has(Flags::RESERVED)
-                    && let Some(reservation) = self.workers[task.worker].reservation
+                    && let Some(reservation) = self.workers[task.worker].reservation()
                 {
                     reasons.push(Reason::Reserved { worker: self.worker_id(task.worker), from: reservation.from });
                 }

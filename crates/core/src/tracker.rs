@@ -32,6 +32,8 @@ pub trait Estimator: Send {
     fn knows(&self, kind: KindId) -> bool;
     /// An attempt of `kind` took `duration` on `worker`.
     fn record(&mut self, kind: KindId, worker: usize, duration: Span, success: bool);
+    /// Something will be recorded about this worker: a chance to read it from memory while others wait for theirs too.
+    fn load_ahead(&self, _worker: usize) {}
     /// The slot will belong to another worker.
     fn forget(&mut self, worker: usize);
 }
@@ -66,6 +68,7 @@ impl Cell {
 
 /// What is known of one worker, by kind: a short list while there are few kinds, which one look into memory finds.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 enum Cells {
     Few(SmallVec<[(u32, Cell); 1]>),
     Many(Map<u32, Cell>),
@@ -179,6 +182,12 @@ impl Estimator for Tracker {
             self.workers.resize(worker + 1, Cells::default());
         }
         self.workers[worker].add(kind.0, seconds, success);
+    }
+
+    fn load_ahead(&self, worker: usize) {
+        if let Some(cells) = self.workers.get(worker) {
+            std::hint::black_box(matches!(cells, Cells::Few(_)));
+        }
     }
 
     fn forget(&mut self, worker: usize) {

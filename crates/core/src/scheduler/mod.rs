@@ -13,6 +13,7 @@ mod directory;
 mod hosts;
 mod keys;
 mod line;
+mod members;
 mod own;
 mod place;
 mod ready;
@@ -182,7 +183,7 @@ impl Scheduler {
             weight: 1.0,
             received: 0,
             array: None,
-            members: BTreeSet::new(),
+            members: members::Members::default(),
         };
         let mut jobs = Slab::default();
         jobs.insert(common);

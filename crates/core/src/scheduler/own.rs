@@ -8,39 +8,42 @@ use super::state::QueueKey;
 #[derive(Debug, Default)]
 pub(crate) struct OwnQueue {
     movable: Sorted<QueueKey>,
-    staying: Sorted<QueueKey>,
+    /// None at all at most workers, so it takes no room in their records.
+    staying: Option<Box<Sorted<QueueKey>>>,
 }
 
 impl OwnQueue {
     pub(crate) fn len(&self) -> usize {
-        self.movable.len() + self.staying.len()
+        self.movable.len() + self.staying.as_ref().map_or(0, |part| part.len())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.movable.is_empty() && self.staying.is_empty()
+        self.len() == 0
     }
 
     pub(crate) fn insert(&mut self, place: QueueKey, stays: bool) {
-        let part = if stays { &mut self.staying } else { &mut self.movable };
+        let part = if stays { self.staying.get_or_insert_default() } else { &mut self.movable };
         part.insert(place);
     }
 
     /// Takes a task out. Whether it was there.
     pub(crate) fn remove(&mut self, place: &QueueKey) -> bool {
-        self.movable.remove(place) || self.staying.remove(place)
+        self.movable.remove(place) || self.staying.as_mut().is_some_and(|part| part.remove(place))
     }
 
     /// A task's place has changed.
     pub(crate) fn rename(&mut self, before: &QueueKey, after: QueueKey) {
         if self.movable.remove(before) {
             self.movable.insert(after);
-        } else if self.staying.remove(before) {
-            self.staying.insert(after);
+        } else if let Some(part) = &mut self.staying
+            && part.remove(before)
+        {
+            part.insert(after);
         }
     }
 
     pub(crate) fn first(&self) -> Option<QueueKey> {
-        match (self.movable.first(), self.staying.first()) {
+        match (self.movable.first(), self.staying.as_ref().and_then(|part| part.first())) {
             (Some(&movable), Some(&staying)) => Some(movable.min(staying)),
             (movable, staying) => movable.or(staying).copied(),
         }
@@ -48,7 +51,8 @@ impl OwnQueue {
 
     /// All of them, first in order first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = QueueKey> + '_ {
-        let (mut movable, mut staying) = (self.movable.iter().peekable(), self.staying.iter().peekable());
+        let mut movable = self.movable.iter().peekable();
+        let mut staying = self.staying.iter().flat_map(|part| part.iter()).peekable();
         std::iter::from_fn(move || {
             let stays = match (movable.peek(), staying.peek()) {
                 (Some(movable), Some(staying)) => staying < movable,
@@ -66,12 +70,12 @@ impl OwnQueue {
     /// How many stand before a place; counting stops at `most`.
     pub(crate) fn ahead_of(&self, place: QueueKey, most: usize) -> usize {
         let before = |part: &Sorted<QueueKey>| part.iter().take_while(|key| **key < place).take(most).count();
-        (before(&self.movable) + before(&self.staying)).min(most)
+        (before(&self.movable) + self.staying.as_deref().map_or(0, before)).min(most)
     }
 
     pub(crate) fn contains(&self, place: &QueueKey, stays: bool) -> bool {
-        let part = if stays { &self.staying } else { &self.movable };
-        part.contains(place)
+        let part = if stays { self.staying.as_deref() } else { Some(&self.movable) };
+        part.is_some_and(|part| part.contains(place))
     }
 }
 

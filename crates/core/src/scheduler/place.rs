@@ -429,7 +429,7 @@ impl Scheduler {
         let (task, worker) = (self.tasks.at(slot), &self.workers[at]);
         let (class, signature) = (&self.classes[worker.class], &self.signatures[task.signature]);
         worker.has_room(class, signature)?;
-        if worker.reservation.is_none_or(|reservation| reservation.task == self.tasks.id(slot)) {
+        if worker.reservation().is_none_or(|reservation| reservation.task == self.tasks.id(slot)) {
             return Ok(());
         }
         let ends_at = self.now + self.planned_for(slot, worker.class);

@@ -1,7 +1,9 @@
 //! From the slot to the end of an attempt: assign, start, finish, fail, give back, time out.
 
+use std::hint::black_box;
+
 use super::state::Ghost;
-use super::{Flags, Scheduler, State, Timer, queue_key, wanted_devices};
+use super::{COMMON_JOB, Flags, Scheduler, State, Timer, queue_key, wanted_devices};
 use crate::action::{Action, Record, Refusal};
 use crate::config::Retry;
 use crate::ids::{NONE, ResourceId, TaskId};
@@ -12,6 +14,8 @@ use crate::worker::WorkerState;
 
 /// How often a task may be given back before it has to pause.
 const RETURNS_WITHOUT_PAUSE: u16 = 3;
+/// Running tasks of a worker among which one is sought rather than found by its place.
+const SHORT_LIST: usize = 16;
 /// The last failed attempts of a task that are remembered.
 const FAILURES_KEPT: usize = 16;
 
@@ -132,6 +136,7 @@ impl Scheduler {
     pub(super) fn finish(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let slot = self.held(task, attempt, actions)?;
         let at = self.tasks.at(slot).worker;
+        self.load_ahead(slot);
         self.learn(slot, true);
         self.counters.drained(self.now);
         self.aside = at;
@@ -211,6 +216,20 @@ impl Scheduler {
         self.watch_failures(at, actions);
     }
 
+    /// Reads a word of each line of memory that the end of a task will need. With very many workers none of them is in
+    /// a cache; read together they come at the same time, one after another each would have to be waited for.
+    #[inline]
+    fn load_ahead(&self, slot: u32) {
+        let task = self.tasks.at(slot);
+        let worker = &self.workers[task.worker];
+        black_box((worker.generation, worker.running_work, worker.busy, worker.completed));
+        self.estimator.load_ahead(task.worker as usize);
+        black_box(task.planned);
+        if task.job != COMMON_JOB {
+            self.jobs[task.job].members.load_ahead(task.member);
+        }
+    }
+
     /// Remembers how long the attempt took and how it ended.
     fn learn(&mut self, slot: u32, success: bool) {
         let task = self.tasks.at(slot);
@@ -258,7 +277,7 @@ impl Scheduler {
         let id = self.tasks.id(slot);
         let devices = self.tasks.extra(slot).map(|extra| extra.devices.clone()).unwrap_or_default();
         let task = self.tasks.at_mut(slot);
-        let (at, place) = (task.worker, task.place as usize);
+        let (at, guess) = (task.worker, task.place as usize);
         let key = if task.flags.has(Flags::TOKEN) { task.key } else { NONE };
         let ghost = Ghost {
             task: id,
@@ -273,11 +292,20 @@ impl Scheduler {
         task.place = NONE;
         task.flags.set(Flags::TOKEN, false);
         let worker = &mut self.workers[at];
+        // Right but for those that moved while the list was short.
+        let place = if worker.running.get(guess) == Some(&slot) {
+            guess
+        } else {
+            worker.running.iter().position(|&running| running == slot).expect("who is held is in the list")
+        };
         worker.running.swap_remove(place);
         worker.running_work -= ghost.planned;
         self.counters.running -= 1;
         worker.busy += now.since(ghost.since);
-        if let Some(&moved) = worker.running.get(place) {
+        // Telling the one that moved costs a look at its record, looking through a short list less.
+        if worker.running.len() > SHORT_LIST
+            && let Some(&moved) = worker.running.get(place)
+        {
             self.tasks.at_mut(moved).place = place as u32;
         }
         ghost
@@ -293,7 +321,7 @@ impl Scheduler {
         let ghost = self.vacate(slot);
         let (task, attempt) = (ghost.task, ghost.attempt);
         self.signatures[ghost.signature].users += 1;
-        self.workers[at].ghosts.push(ghost);
+        self.workers[at].rare_mut().ghosts.push(ghost);
         self.tasks.at_mut(slot).worker = NONE;
         actions.push(Action::Revoke { worker: self.worker_id(at), task, attempt, cause });
         self.ghosts.insert((task, attempt), at);
@@ -305,10 +333,9 @@ impl Scheduler {
         let Some(at) = self.ghosts.remove(&(task, attempt)) else { return };
         self.counters.stale_reports += 1;
         let worker = &mut self.workers[at];
-        let Some(place) = worker.ghosts.iter().position(|ghost| ghost.task == task && ghost.attempt == attempt) else {
-            return;
-        };
-        let ghost = worker.ghosts.swap_remove(place);
+        let held = |ghost: &Ghost| ghost.task == task && ghost.attempt == attempt;
+        let Some(place) = worker.ghosts().iter().position(held) else { return };
+        let ghost = worker.rare_mut().ghosts.swap_remove(place);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
         worker.release(&self.signatures[ghost.signature].demand, &ghost.devices);

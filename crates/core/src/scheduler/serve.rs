@@ -94,7 +94,7 @@ impl Scheduler {
     fn first_own(&mut self, worker: u32) -> Option<QueueKey> {
         let (_, _, first) = self.workers[worker].queue.first()?;
         if let Err(Shortage::Resource { .. }) = self.fits_now(first, worker)
-            && self.workers[worker].reservation.is_none()
+            && self.workers[worker].reservation().is_none()
         {
             self.reserve_slot(first, worker);
         }
@@ -137,10 +137,10 @@ impl Scheduler {
                 return false;
             }
             match worker.has_room(class, signature) {
-                Ok(()) if worker.reservation.is_none() => true,
+                Ok(()) if worker.reservation().is_none() => true,
                 Ok(()) => self.may_backfill(found, at),
                 Err(Shortage::Resource { .. }) => {
-                    if wide.is_none() && worker.reservation.is_none() {
+                    if wide.is_none() && worker.reservation().is_none() {
                         wide = Some(*found);
                     }
                     false
@@ -196,7 +196,7 @@ impl Scheduler {
         }
         let from = self.fits_from(slot, at);
         let id = self.tasks.id(slot);
-        self.workers[at].reservation = Some(Reservation { task: id, from });
+        self.workers[at].set_reservation(Some(Reservation { task: id, from }));
         let task = self.tasks.at_mut(slot);
         task.flags.set(Flags::RESERVED, true);
         task.worker = at;
@@ -236,7 +236,7 @@ impl Scheduler {
 
     /// The task a worker is kept free for, if that still holds.
     pub(crate) fn reserved_for(&self, worker: u32) -> Option<u32> {
-        let reservation = self.workers[worker].reservation?;
+        let reservation = self.workers[worker].reservation()?;
         let slot = self.tasks.find(reservation.task)?;
         let task = self.tasks.at(slot);
         let waits = matches!(task.state, State::Central | State::AtWorker);
@@ -254,7 +254,7 @@ impl Scheduler {
         if task.state == State::Central {
             task.worker = NONE;
         }
-        self.workers[worker].reservation = None;
+        self.workers[worker].set_reservation(None);
         self.released.push(worker);
     }
 
@@ -324,7 +324,7 @@ impl Scheduler {
         }
         let (id, payload) = (self.job_id(job), template.payload);
         actions.push(Action::Element { job: id, index, task: self.tasks.id(slot), payload });
-        self.jobs[job].members.insert(slot);
+        self.tasks.at_mut(slot).member = self.jobs[job].members.insert(slot);
         self.counters.pending_elements -= 1;
         if left == 0 {
             if place == ArrayPlace::Lane {

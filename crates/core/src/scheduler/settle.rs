@@ -69,6 +69,7 @@ impl Scheduler {
         let task = self.tasks.at_mut(slot);
         debug_assert_eq!(task.state, State::Blocked, "only tasks that are nowhere are settled");
         let (job, signature, attempt, deadline) = (task.job, task.signature, task.attempt, task.deadline);
+        let member = task.member;
         task.worker = NONE;
         if deadline != crate::time::Time::NEVER {
             self.timers.cancel(deadline, Timer::Deadline(id));
@@ -81,7 +82,7 @@ impl Scheduler {
         self.release_signature(signature);
         self.jobs[job].open -= 1;
         if job != COMMON_JOB {
-            self.jobs[job].members.remove(&slot);
+            self.jobs[job].members.remove(member);
             self.job_may_be_done(job, actions);
         }
     }
@@ -158,8 +159,8 @@ impl Scheduler {
         }
         self.jobs[slot].closed = true;
         self.drop_elements(slot, Status::Cancelled, Cause::Requested, actions);
-        let members: Vec<u32> = self.jobs[slot].members.iter().copied().collect();
-        let ids: Vec<TaskId> = members.into_iter().map(|member| self.tasks.id(member)).collect();
+        let mut ids: Vec<TaskId> = self.jobs[slot].members.iter().map(|member| self.tasks.id(member)).collect();
+        ids.sort_unstable_by_key(|id| id.slot);
         let none_left = ids.is_empty();
         for id in &ids {
             // All of them are cancelled; none shall fail or start because of another.

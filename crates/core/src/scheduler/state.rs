@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use smallvec::SmallVec;
 
 use super::devices::{DeviceSet, Devices, wanted};
+use super::members::Members;
 use super::own::OwnQueue;
 use super::ready::Cursor;
 use super::slab::Slab;
@@ -154,6 +155,13 @@ pub(crate) struct Reservation {
     pub(crate) from: Time,
 }
 
+/// What few workers have at any time, kept aside so that the others do not pay for it.
+#[derive(Debug, Default)]
+pub(crate) struct Rare {
+    pub(crate) ghosts: Vec<Ghost>,
+    pub(crate) reservation: Option<Reservation>,
+}
+
 /// The order in a worker's queue: highest level first, then as inside a level.
 pub(crate) type QueueKey = (u8, OrderKey, u32);
 
@@ -172,28 +180,27 @@ pub(crate) struct Worker {
     pub(crate) credit: u32,
     pub(crate) state: WorkerState,
     pub(crate) running: SmallVec<[u32; 4]>,
-    pub(crate) ghosts: Vec<Ghost>,
+    pub(crate) rare: Option<Box<Rare>>,
     pub(crate) reserved: Vector,
     /// Planned time of queued and of running tasks.
     pub(crate) queued_work: Span,
     pub(crate) running_work: Span,
-    pub(crate) reservation: Option<Reservation>,
     /// Where its search for work goes on, if it was cut off.
     pub(crate) resume: Option<Box<Cursor>>,
     pub(crate) queue: OwnQueue,
-    /// Its keys in the directories, while it is listed there.
-    pub(crate) keys: SmallVec<[u64; 1]>,
     pub(crate) listed: bool,
     pub(crate) failures_in_a_row: u32,
     pub(crate) quarantines: u32,
     /// Its position among the workers with something queued.
     pub(crate) loaded_at: u32,
+    pub(crate) busy: Span,
     pub(crate) completed: u64,
     pub(crate) average: MovingAverage,
     pub(crate) assigned: u64,
     pub(crate) last_assigned: u64,
-    pub(crate) busy: Span,
     pub(crate) waited: Span,
+    /// Its keys in the directories, while it is listed there.
+    pub(crate) keys: SmallVec<[u64; 1]>,
     pub(crate) devices: Devices,
     /// Its position among the members of its class.
     pub(crate) class_at: u32,
@@ -214,8 +221,33 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    #[inline]
     pub(crate) fn used_slots(&self) -> u32 {
-        (self.running.len() + self.ghosts.len()) as u32
+        (self.running.len() + self.ghosts().len()) as u32
+    }
+
+    #[inline]
+    pub(crate) fn ghosts(&self) -> &[Ghost] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.ghosts)
+    }
+
+    pub(crate) fn take_ghosts(&mut self) -> Vec<Ghost> {
+        self.rare.as_mut().map(|rare| std::mem::take(&mut rare.ghosts)).unwrap_or_default()
+    }
+
+    pub(crate) fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    #[inline]
+    pub(crate) fn reservation(&self) -> Option<Reservation> {
+        self.rare.as_ref().and_then(|rare| rare.reservation)
+    }
+
+    pub(crate) fn set_reservation(&mut self, reservation: Option<Reservation>) {
+        if reservation.is_some() || self.rare.is_some() {
+            self.rare_mut().reservation = reservation;
+        }
     }
 
     /// Tasks given to it so far, those in its queue included.
@@ -283,7 +315,7 @@ impl Worker {
         signature: &Signature,
         ends_at: Time,
     ) -> Result<(), Shortage> {
-        let Some(reservation) = self.reservation else { return Ok(()) };
+        let Some(reservation) = self.reservation() else { return Ok(()) };
         if ends_at <= reservation.from {
             return Ok(());
         }
@@ -307,7 +339,7 @@ impl Worker {
                 stays(&signatures[task.signature].demand, given);
             }
         }
-        for ghost in &self.ghosts {
+        for ghost in self.ghosts() {
             stays(&signatures[ghost.signature].demand, &ghost.devices);
         }
         let wide = &signatures[tasks.at(wide).signature].demand;
@@ -331,8 +363,8 @@ pub(crate) struct Job {
     /// Work received so far, for its weight.
     pub(crate) received: u64,
     pub(crate) array: Option<Array>,
-    /// Its unsettled tasks by slot, so that it can be cancelled; not kept for the common job.
-    pub(crate) members: BTreeSet<u32>,
+    /// Its unsettled tasks, so that it can be cancelled; not kept for the common job.
+    pub(crate) members: Members,
 }
 
 /// An array: a template, a cursor and exceptions.

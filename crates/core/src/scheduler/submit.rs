@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use smallvec::SmallVec;
 
 use super::devices::is_divisible;
+use super::members::Members;
 use super::state::{Array, ArrayTemplate};
 use super::tasks::Extra;
 use super::{ArrayPlace, COMMON_JOB, Flags, Job, Scheduler, Signature, State, wanted_devices};
@@ -224,7 +225,7 @@ impl Scheduler {
             weight,
             received: 0,
             array: None,
-            members: BTreeSet::new(),
+            members: Members::default(),
         })
     }
 
@@ -443,7 +444,7 @@ impl Scheduler {
         }
         self.jobs[job].open += 1;
         if job != COMMON_JOB {
-            self.jobs[job].members.insert(slot);
+            self.tasks.at_mut(slot).member = self.jobs[job].members.insert(slot);
         }
         self.counters.submitted += 1;
         let id = self.tasks.id(slot);

@@ -123,8 +123,10 @@ pub(crate) struct Task {
     pub(crate) attempt: u32,
     /// Unsettled tasks it depends on.
     pub(crate) blockers: u32,
-    /// Its place in the worker's list of running tasks.
+    /// Its place in the worker's list of running tasks; only a first guess while that list is short.
     pub(crate) place: u32,
+    /// Its place among the members of its job.
+    pub(crate) member: u32,
     /// Neighbours in its level's list by waiting time; of a vacant slot, in the list of those.
     pub(crate) older: u32,
     pub(crate) newer: u32,
@@ -165,6 +167,7 @@ impl Task {
             attempt: 0,
             blockers: 0,
             place: NONE,
+            member: NONE,
             older: NONE,
             newer: NONE,
             index: 0,

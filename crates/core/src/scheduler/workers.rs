@@ -46,11 +46,10 @@ impl Scheduler {
             reserved: Vector::default(),
             devices: Devices::default(),
             running: SmallVec::new(),
-            ghosts: Vec::new(),
+            rare: None,
             queue: OwnQueue::default(),
             queued_work: Span::ZERO,
             running_work: Span::ZERO,
-            reservation: None,
             resume: None,
             keys: SmallVec::new(),
             listed: false,
@@ -104,7 +103,7 @@ impl Scheduler {
         if let Some(task) = self.reserved_for(slot) {
             self.drop_reservation(task);
         }
-        self.workers[slot].reservation = None;
+        self.workers[slot].set_reservation(None);
     }
 
     /// Makes a worker a member of a class; the class, and its position there.
@@ -359,7 +358,7 @@ impl Scheduler {
         }
         let (used, slots) = (self.workers[at].used_slots(), self.workers[at].slots);
         self.counters.use_changed((used, slots), (0, slots));
-        let ghosts = std::mem::take(&mut self.workers[at].ghosts);
+        let ghosts = self.workers[at].take_ghosts();
         for ghost in ghosts {
             self.ghosts.remove(&(ghost.task, ghost.attempt));
             self.release_signature(ghost.signature);
