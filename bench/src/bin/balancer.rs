@@ -8,7 +8,11 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, anyhow};
 use clap::Parser;
 use filch::{Balancer, Task, Worker};
+use mimalloc::MiMalloc;
 use serde_json::json;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// What must be reached with two threads.
 const TARGET_PER_SECOND: f64 = 500_000.0;

@@ -14,7 +14,8 @@ use filch_bench::world::{Slowest, Unwatched, World};
 use indicatif::{ProgressBar, ProgressStyle};
 use mimalloc::MiMalloc;
 
-// Counting costs a few nanoseconds for every allocation; they are part of what is shown.
+// The allocator of the `filch` binary. Counting costs a few nanoseconds for every allocation; they are part of what is
+// shown.
 #[global_allocator]
 static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
 
@@ -81,7 +82,19 @@ fn allocated() -> u64 {
     ALLOCATOR.allocated() as u64
 }
 
-fn measure(case: Case, effort: Effort) -> Result<Row> {
+/// A world that is filled and warm, and what is known of it so far.
+struct Ready {
+    case: Case,
+    world: World,
+    bytes_per_task: f64,
+    filling: Slowest,
+    /// Cycles of a batch.
+    batch: u64,
+    /// Nanoseconds a cycle took, by batch.
+    batches: Vec<f64>,
+}
+
+fn prepare(case: Case, effort: Effort) -> Result<Ready> {
     let mut world = World::new(case.mix, case.workers, case.queued)?;
     let before = allocated();
     let mut filling = Slowest::default();
@@ -103,13 +116,28 @@ fn measure(case: Case, effort: Effort) -> Result<Row> {
         }
     }
     let batch = (effort.batch_ns * warm_up / spent.max(1)).max(1000);
+    Ok(Ready { case, world, bytes_per_task, filling, batch, batches: Vec::with_capacity(effort.batches) })
+}
 
-    let mut batches = Vec::with_capacity(effort.batches);
+/// Measures cases that will be compared with each other in turn, batch by batch, so that whatever else happens on the
+/// machine meets all of them.
+fn measure(cases: &[Case], effort: Effort) -> Result<Vec<Row>> {
+    let prepared = |case: &Case| prepare(*case, effort).with_context(|| case.name());
+    let mut worlds = cases.iter().map(prepared).collect::<Result<Vec<Ready>>>()?;
     for _ in 0..effort.batches {
-        let start = clock::thread_ns();
-        world.run(batch, &mut Unwatched)?;
-        batches.push((clock::thread_ns() - start) as f64 / batch as f64);
+        for ready in &mut worlds {
+            // The caches are full of the one before.
+            ready.world.run(ready.batch / 8, &mut Unwatched)?;
+            let start = clock::thread_ns();
+            ready.world.run(ready.batch, &mut Unwatched)?;
+            ready.batches.push((clock::thread_ns() - start) as f64 / ready.batch as f64);
+        }
     }
+    worlds.into_iter().map(|ready| finish(ready, effort)).collect()
+}
+
+fn finish(ready: Ready, effort: Effort) -> Result<Row> {
+    let Ready { case, mut world, bytes_per_task, filling, batch, mut batches } = ready;
     batches.sort_by(f64::total_cmp);
     let mut slowest = Slowest::default();
     world.run(effort.watched, &mut slowest)?;
@@ -128,6 +156,26 @@ fn measure(case: Case, effort: Effort) -> Result<Row> {
     })
 }
 
+/// Cases of the same mix and length, which differ in their workers only, as far as memory allows them at once.
+fn groups(cases: Vec<Case>, rows: &[Row], memory_gib: f64) -> (Vec<Vec<Case>>, Vec<String>) {
+    let mut groups: Vec<Vec<Case>> = Vec::new();
+    let mut left_out = Vec::new();
+    for case in cases {
+        // What a shorter queue of the same mix needed for each task tells what this one will need.
+        let known = rows.iter().filter(|row| row.which == case.mix).map(|row| row.bytes_per_task).reduce(f64::max);
+        let expected_gib = known.unwrap_or(0.0) * case.queued as f64 / f64::from(1 << 30);
+        if expected_gib > memory_gib {
+            left_out.push(format!("{} is left out: it would need about {expected_gib:.0} GiB", case.name()));
+            continue;
+        }
+        match groups.last_mut() {
+            Some(group) if (group.len() + 1) as f64 * expected_gib <= memory_gib => group.push(case),
+            _ => groups.push(vec![case]),
+        }
+    }
+    (groups, left_out)
+}
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let effort = if arguments.quick {
@@ -135,7 +183,7 @@ fn main() -> Result<()> {
     } else {
         Effort { batches: 7, batch_ns: 200_000_000, watched: 200_000 }
     };
-    let cases = cases(&arguments);
+    let mut cases = cases(&arguments);
     let mut rows: Vec<Row> = Vec::new();
     let mut left_out = Vec::new();
     // Drawn on a terminal only.
@@ -144,21 +192,22 @@ fn main() -> Result<()> {
     if !arguments.json {
         writeln!(out, "{}", line(&HEADINGS))?;
     }
-    for case in cases {
-        progress.set_message(case.name());
-        // What a shorter queue of the same mix needed for each task tells what this one will need.
-        let known = rows.iter().filter(|row| row.which == case.mix).map(|row| row.bytes_per_task).reduce(f64::max);
-        let expected_gib = known.unwrap_or(0.0) * case.queued as f64 / f64::from(1 << 30);
-        if expected_gib > arguments.memory {
-            left_out.push(format!("{} is left out: it would need about {expected_gib:.0} GiB", case.name()));
-        } else {
-            let row = measure(case, effort).with_context(|| case.name())?;
-            if !arguments.json {
-                progress.suspend(|| writeln!(out, "{}", line(&cells(&row))))?;
+    while let Some(&Case { mix, queued, .. }) = cases.first() {
+        let (alike, rest) = cases.into_iter().partition(|case: &Case| case.mix == mix && case.queued == queued);
+        cases = rest;
+        let (groups, too_large) = groups(alike, &rows, arguments.memory);
+        progress.inc(too_large.len() as u64);
+        left_out.extend(too_large);
+        for group in groups {
+            progress.set_message(format!("{}, {queued} queued", mix.name()));
+            for row in measure(&group, effort)? {
+                if !arguments.json {
+                    progress.suspend(|| writeln!(out, "{}", line(&cells(&row))))?;
+                }
+                rows.push(row);
+                progress.inc(1);
             }
-            rows.push(row);
         }
-        progress.inc(1);
     }
     progress.finish_and_clear();
     if arguments.json {
@@ -244,9 +293,24 @@ mod tests {
     #[test]
     fn every_cell_stands_under_its_heading() {
         let case = Case { mix: Mix::SparseOwnClass, workers: 10, queued: 0 };
-        let row = measure(case, Effort { batches: 1, batch_ns: 1_000_000, watched: 10 }).unwrap();
+        let row = measure(&[case], Effort { batches: 1, batch_ns: 1_000_000, watched: 10 }).unwrap().remove(0);
         let (heading, text) = (line(&HEADINGS), line(&cells(&row)));
         assert_eq!(heading.chars().count(), text.chars().count(), "{heading}\n{text}");
+    }
+
+    #[test]
+    fn cases_run_together_as_far_as_memory_allows() {
+        let case = |workers| Case { mix: Mix::Homogeneous, workers, queued: 10_000_000 };
+        let mut row =
+            measure(&[Case { queued: 2000, ..case(10) }], Effort { batches: 1, batch_ns: 1, watched: 1 }).unwrap();
+        row[0].bytes_per_task = 160.0;
+        let sizes = |gib| {
+            let (groups, left_out) = groups(WORKERS.map(case).to_vec(), &row, gib);
+            (groups.iter().map(Vec::len).collect::<Vec<_>>(), left_out.len())
+        };
+        assert_eq!(sizes(6.0), (vec![3], 0));
+        assert_eq!(sizes(4.0), (vec![2, 1], 0));
+        assert_eq!(sizes(1.0), (vec![], 3));
     }
 
     #[test]
@@ -260,9 +324,12 @@ mod tests {
     }
 
     #[test]
-    fn a_small_case_is_measured() {
+    fn small_cases_are_measured_in_turn() {
         let case = Case { mix: Mix::Mixed, workers: 10, queued: 5000 };
-        let row = measure(case, Effort { batches: 3, batch_ns: 1_000_000, watched: 100 }).unwrap();
+        let other = Case { workers: 20, ..case };
+        let rows = measure(&[case, other], Effort { batches: 3, batch_ns: 1_000_000, watched: 100 }).unwrap();
+        assert_eq!([rows[0].workers, rows[1].workers], [10, 20]);
+        let row = &rows[0];
         assert!(row.ns_per_cycle > 0.0 && row.best_ns_per_cycle <= row.ns_per_cycle);
         assert!(row.bytes_per_task > 50.0 && row.max_step_ns > 0 && row.max_fill_step_ns > 0, "{row:?}");
     }

@@ -10,6 +10,12 @@ mod output;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use mimalloc::MiMalloc;
+
+/// Large tables in large pages: with very many workers and tasks, finding where a page of memory is costs as much as
+/// reading it.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// One work-stealing scheduler, from threads to clusters.
 #[derive(Debug, Parser)]
