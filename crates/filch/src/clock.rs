@@ -56,9 +56,11 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Goes on by `span`.
+    /// Goes on by `span`, up to the last moment a [`Time`] can tell; there it stands still.
     pub fn advance(&self, span: Duration) {
-        self.now.fetch_add(crate::span(span).0, Ordering::SeqCst);
+        let on = |now: u64| Some(now.saturating_add(crate::span(span).0));
+        // Never refused: `on` always has an answer.
+        let _ = self.now.fetch_update(Ordering::SeqCst, Ordering::SeqCst, on);
     }
 }
 
@@ -69,5 +71,22 @@ impl Clock for ManualClock {
 
     fn runs_by_itself(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_at_the_end_of_time_never_begins_again() {
+        let clock = ManualClock::default();
+        clock.advance(Duration::from_secs(1));
+        for span in [Duration::from_nanos(u64::MAX - 5), Duration::from_nanos(1), Duration::MAX] {
+            let before = clock.now();
+            clock.advance(span);
+            assert!(clock.now() >= before, "{:?} after {before:?}", clock.now());
+        }
+        assert_eq!(clock.now(), Time(u64::MAX));
     }
 }
