@@ -162,6 +162,12 @@ pub struct WorkerChange {
     pub resources: Option<Vector>,
     /// New number of slots.
     pub slots: Option<u32>,
+    /// New relative speed. Tasks that are queued at the worker or run there keep the time they were planned with.
+    pub speed: Option<f64>,
+    /// New cost of a second.
+    pub cost_rate: Option<f64>,
+    /// New share of the turns.
+    pub weight: Option<f64>,
     /// Whether it gets nothing new.
     pub draining: Option<bool>,
 }

@@ -260,7 +260,8 @@ impl Play {
     ///
     /// ```text
     /// worker NAME [can=a,b] [slots=2] [cpus= memory= gpus= gpu_memory= bandwidth=] [speed= cost= weight=]
-    /// change NAME [can=] [slots=] [cpus= …] [drain | resume]      report NAME     silent NAME     leave NAME [requeue]
+    /// change NAME [can=] [slots=] [cpus= …] [speed= cost= weight=] [drain | resume]
+    /// report NAME     silent NAME     leave NAME [requeue]
     /// task NAME [priority= kind= type= requires= skills= cpus= … key= estimate= deadline= timeout= retry=2x1s
     ///            affinity=KEY:SPAN pin= parent= after=a,b on_failure=skip job= exclusive idempotent]
     /// tasks PREFIX COUNT [as task]       many JOB a b c [as task]     graph JOB a b:a c:a,b [as task]
@@ -281,6 +282,9 @@ impl Play {
                     capabilities: words.get("can").map(|list| self.capabilities(Some(list))),
                     resources: (!amounts.is_empty()).then(|| Vector::new(amounts)),
                     slots: words.number("slots").map(|slots| slots as u32),
+                    speed: words.number("speed"),
+                    cost_rate: words.number("cost"),
+                    weight: words.number("weight"),
                     draining: if words.has("drain") { Some(true) } else { words.has("resume").then_some(false) },
                 };
                 Event::Change { worker: self.worker(name), change }

@@ -128,6 +128,9 @@ pub struct WorkerUpdate {
     pub(crate) capabilities: Option<Vec<String>>,
     resources: Option<Vec<(String, f64)>>,
     slots: Option<u32>,
+    speed: Option<f64>,
+    cost_rate: Option<f64>,
+    weight: Option<f64>,
     draining: Option<bool>,
 }
 
@@ -161,6 +164,27 @@ impl WorkerUpdate {
         self
     }
 
+    /// Its relative speed from now on; what is queued with it or runs keeps the time it was planned with.
+    #[must_use]
+    pub fn speed(mut self, speed: f64) -> Self {
+        self.speed = Some(speed);
+        self
+    }
+
+    /// The cost of one second of its time from now on.
+    #[must_use]
+    pub fn cost_rate(mut self, cost_rate: f64) -> Self {
+        self.cost_rate = Some(cost_rate);
+        self
+    }
+
+    /// Its share of the turns from now on.
+    #[must_use]
+    pub fn weight(mut self, weight: f64) -> Self {
+        self.weight = Some(weight);
+        self
+    }
+
     /// Whether it keeps what it runs and gets nothing new.
     #[must_use]
     pub fn draining(mut self, draining: bool) -> Self {
@@ -173,6 +197,9 @@ impl WorkerUpdate {
             capabilities: self.capabilities.as_ref().map(|list| names.capabilities(list)).transpose()?,
             resources: self.resources.as_ref().map(|list| names.vector(list)).transpose()?,
             slots: self.slots,
+            speed: self.speed,
+            cost_rate: self.cost_rate,
+            weight: self.weight,
             draining: self.draining,
         })
     }

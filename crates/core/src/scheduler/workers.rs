@@ -188,9 +188,9 @@ impl Scheduler {
             capabilities: change.capabilities.unwrap_or_else(|| old.capabilities.clone()),
             resources: change.resources.unwrap_or(declared),
             slots: change.slots.unwrap_or(old.slots),
-            speed: old.speed,
-            cost_rate: old.cost_rate,
-            weight: old.weight,
+            speed: change.speed.unwrap_or(old.speed),
+            cost_rate: change.cost_rate.unwrap_or(old.cost_rate),
+            weight: change.weight.unwrap_or(old.weight),
         };
         check_spec(&spec)?;
         self.unlist(slot);

@@ -105,6 +105,9 @@ impl Pair {
                     capabilities: (what & 1 == 1).then_some(to.capabilities),
                     resources: (what & 6 == 6).then_some(to.resources),
                     slots: (what & 24 == 24).then_some(to.slots),
+                    speed: (what & 32 == 32).then_some(to.speed),
+                    cost_rate: (what & 64 == 64).then_some(to.cost_rate),
+                    weight: (what & 128 == 128).then_some(to.weight),
                     draining: *draining,
                 };
                 Event::Change { worker: worker(*at), change }

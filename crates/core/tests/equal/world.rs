@@ -173,6 +173,9 @@ impl Model {
             capabilities: change.capabilities.unwrap_or_else(|| old.capabilities.clone()),
             resources: declared,
             slots: change.slots.unwrap_or(old.slots),
+            speed: change.speed.unwrap_or(old.speed),
+            cost_rate: change.cost_rate.unwrap_or(old.cost_rate),
+            weight: change.weight.unwrap_or(old.weight),
             ..old
         });
         let gone = spec != old && self.last_of_its_class(id);

@@ -276,6 +276,9 @@ impl Storm {
                     capabilities: self.chance(50).then_some(spec.capabilities),
                     resources: self.chance(30).then_some(spec.resources),
                     slots: self.chance(30).then_some(spec.slots),
+                    speed: self.chance(30).then_some(spec.speed),
+                    cost_rate: self.chance(30).then_some(spec.cost_rate),
+                    weight: self.chance(30).then_some(1.0 + self.rng.below(3) as f64),
                     draining: self.chance(50).then_some(self.rng.below(2) == 0),
                 };
                 Event::Change { worker, change }

@@ -74,7 +74,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         })
     }
 
-    /// Changes what a worker can do and has, and whether it gets new tasks.
+    /// Changes what a worker can do and has, how fast, dear and heavy it is, and whether it gets new tasks.
     ///
     /// # Errors
     /// If there is no such worker, or a value makes no sense.

@@ -174,6 +174,34 @@ fn unregistering_can_queue_again_instead() {
 }
 
 #[test]
+fn what_a_worker_costs_its_speed_and_its_weight_can_change() {
+    let config = Config::from_yaml("scheduling: { bind: push, policy: cost_based }", "inline").unwrap().config;
+    let (balancer, _) = still(config);
+    balancer.register_worker(Worker::new("a").cost_rate(1.0)).unwrap();
+    balancer.register_worker(Worker::new("b").cost_rate(2.0)).unwrap();
+    let queues = || balancer.workers().iter().map(|worker| worker.queue_length).collect::<Vec<_>>();
+    balancer.submit(Task::new()).unwrap();
+    assert_eq!(queues(), [1, 0]);
+    balancer.update_worker("a", WorkerUpdate::new().cost_rate(9.0)).unwrap();
+    balancer.submit(Task::new()).unwrap();
+    assert_eq!(queues(), [1, 1]);
+    balancer.update_worker("a", WorkerUpdate::new().speed(20.0)).unwrap();
+    balancer.submit(Task::new()).unwrap();
+    assert_eq!(queues(), [2, 1]);
+    balancer.set_policy(None, "weighted_round_robin").unwrap();
+    balancer.update_worker("b", WorkerUpdate::new().weight(100.0)).unwrap();
+    for _ in 0..10 {
+        balancer.submit(Task::new()).unwrap();
+    }
+    assert_eq!(queues(), [2, 11]);
+    for wrong in
+        [WorkerUpdate::new().speed(0.0), WorkerUpdate::new().cost_rate(-1.0), WorkerUpdate::new().weight(f64::NAN)]
+    {
+        assert!(matches!(balancer.update_worker("a", wrong), Err(Error::Invalid(_))));
+    }
+}
+
+#[test]
 fn workers_change_drain_report_and_fall_silent() {
     let balancer = with_workers(&["w", "other"]);
     balancer.submit(Task::named("t").requires("rust")).unwrap();
