@@ -148,6 +148,11 @@ impl Findings {
         let mut result = Map::new();
         for (key, value) in entries {
             let Some((name, place)) = self.key(key, value, path) else { continue };
+            if name.is_empty() {
+                let message = format!("a name in `{path}` must not be empty");
+                self.report(&place, key.mark, message, Some("write a name, or remove the line".to_owned()));
+                continue;
+            }
             if let Some(json) = self.value(value, values, &place) {
                 result.insert(name.to_owned(), json);
             }

@@ -9,8 +9,9 @@ use serde_json::Value as Json;
 
 use super::check::{self, Findings};
 use super::node::{self, Mark, Node, Value};
-use super::problem::{ConfigErrors, Place, Problem};
+use super::problem::{ConfigErrors, Place, Problem, lines};
 use super::rules::{self, Violation};
+use super::syntax::SyntaxError;
 use super::{Config, Profile, key_path};
 
 /// The most bytes a configuration may have; whoever reads one need not read on beyond it.
@@ -105,13 +106,15 @@ impl Config {
     pub fn from_yaml_with_profile(text: &str, label: &str, profile: Option<Profile>) -> Result<Loaded, ConfigErrors> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let fail = |problems: Vec<(Problem, Option<Mark>)>| {
-            let placed = problems.into_iter().map(|(problem, mark)| place(problem, mark, text));
+            // Once for all of them: there may be as many as lines.
+            let lines = lines(text);
+            let placed = problems.into_iter().map(|(problem, mark)| place(problem, mark, &lines));
             ConfigErrors::new(label, placed.collect())
         };
         refuse_large(text.as_bytes(), label)?;
-        let (tree, duplicate) = node::from_yaml(text).map_err(|error| fail(vec![syntax(error)]))?;
+        let (tree, mistakes) = node::from_yaml(text).map_err(|error| fail(vec![syntax(error)]))?;
         let (file, mut findings) = check::check(&tree);
-        findings.problems.extend(duplicate.map(syntax));
+        findings.problems.extend(mistakes.into_iter().map(syntax));
         let layers = Layers::new(&tree, file, &findings, profile);
         let (merged, origins) = layers.merge();
         let config: Config = match serde_json::from_value(merged) {
@@ -177,7 +180,7 @@ pub fn decode<'a>(bytes: &'a [u8], label: &str) -> Result<&'a str, ConfigErrors>
         let problem = Problem::new("", "not UTF-8 text".to_owned())
             .with_help(Some("save the file with the encoding UTF-8".to_owned()));
         let mark = Mark { line, column, length: 1 };
-        ConfigErrors::new(label, vec![place(problem, Some(mark), &sound)])
+        ConfigErrors::new(label, vec![place(problem, Some(mark), &lines(&sound))])
     })
 }
 
@@ -189,7 +192,7 @@ fn refuse_large(bytes: &[u8], label: &str) -> Result<(), ConfigErrors> {
         .with_help(Some("check that this is the right file".to_owned()));
     let mark = Mark { line: 1, column: 1, length: 1 };
     let start = String::from_utf8_lossy(&bytes[..MAX_BYTES.min(200)]);
-    Err(ConfigErrors::new(label, vec![place(problem, Some(mark), &start)]))
+    Err(ConfigErrors::new(label, vec![place(problem, Some(mark), &lines(&start))]))
 }
 
 /// Settings as JSON. Cannot fail: every key is text and numbers out of JSON's reach become null.
@@ -197,14 +200,14 @@ pub(super) fn to_json(config: &Config) -> Json {
     serde_json::to_value(config).unwrap_or_default()
 }
 
-fn syntax(error: node::SyntaxError) -> (Problem, Option<Mark>) {
+fn syntax(error: SyntaxError) -> (Problem, Option<Mark>) {
     (Problem::new("", error.message).with_help(error.help), error.mark)
 }
 
-fn place(mut problem: Problem, mark: Option<Mark>, text: &str) -> Problem {
+fn place(mut problem: Problem, mark: Option<Mark>, lines: &[&str]) -> Problem {
     // A problem of a text always has a place; the beginning when nothing better is known.
     let mark = mark.unwrap_or(Mark { line: 1, column: 1, length: 1 });
-    problem.place = Some(Place::locate(text, mark));
+    problem.place = Some(Place::locate(lines, mark));
     problem
 }
 

@@ -16,6 +16,7 @@ mod schema;
 mod settings;
 mod show;
 mod span;
+mod syntax;
 #[cfg(test)]
 mod tests;
 

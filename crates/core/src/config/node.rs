@@ -4,9 +4,9 @@
 //! The tree knows nothing of settings; [`super::check`] compares it with the schema.
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{
-    DuplicateKeyPolicy, Error, Location, MessageFormatter, NonFiniteFloatPolicy, Spanned, UserMessageFormatter,
-};
+use serde_saphyr::{DuplicateKeyPolicy, Error, NonFiniteFloatPolicy, Spanned};
+
+use super::syntax::{SyntaxError, describe, mark_of, unknown_tags};
 
 /// A configuration has far fewer levels than this.
 const MAX_DEPTH: usize = 32;
@@ -40,29 +40,23 @@ pub(super) enum Value {
     Map(Vec<(Node, Node)>),
 }
 
-/// Why a text is not a usable document.
-#[derive(Debug)]
-pub(super) struct SyntaxError {
-    pub(super) mark: Option<Mark>,
-    pub(super) message: String,
-    pub(super) help: Option<String>,
-}
-
-/// Reads YAML. A key given twice does not stop it: the first one counts and the mistake comes back beside the tree.
+/// Reads YAML. A key given twice and a tag nobody knows do not stop it: the first key counts, the tag does not, and the mistakes
+/// come back beside the tree.
 ///
 /// # Errors
 /// The first place where the text is not YAML, or exceeds the budget.
-pub(super) fn from_yaml(text: &str) -> Result<(Node, Option<SyntaxError>), SyntaxError> {
-    match read(text, DuplicateKeyPolicy::Error) {
-        Ok(node) => Ok((node, None)),
+pub(super) fn from_yaml(text: &str) -> Result<(Node, Vec<SyntaxError>), SyntaxError> {
+    let mut mistakes = Vec::new();
+    let node = match read(text, DuplicateKeyPolicy::Error) {
         Err(error) if matches!(error.without_snippet(), Error::DuplicateMappingKey { .. }) => {
-            let duplicate = describe(&error, text);
+            mistakes.push(describe(&error, text));
             read(text, DuplicateKeyPolicy::FirstWins)
-                .map(|node| (node, Some(duplicate)))
-                .map_err(|error| describe(&error, text))
         }
-        Err(error) => Err(describe(&error, text)),
-    }
+        read => read,
+    };
+    let node = node.map_err(|error| describe(&error, text))?;
+    mistakes.extend(unknown_tags(text));
+    Ok((node, mistakes))
 }
 
 fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Node, Error> {
@@ -85,41 +79,6 @@ fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Node, Error> {
         with_snippet: false,
     };
     serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options).map(Node::from)
-}
-
-fn describe(error: &Error, text: &str) -> SyntaxError {
-    let mark = error.location().and_then(mark_of);
-    let (message, help) = match error.without_snippet() {
-        Error::DuplicateMappingKey { key, .. } => {
-            let key = key.as_deref().unwrap_or("?");
-            (format!("the key `{key}` is given twice"), Some("keep one of the two"))
-        }
-        Error::MultipleDocuments { .. } => {
-            ("expected one document, found another one".to_owned(), Some("remove what follows `---` or `...`"))
-        }
-        Error::UnknownAnchor { .. } => {
-            ("this alias names an anchor that does not exist".to_owned(), Some("define it above with `&name`"))
-        }
-        Error::Budget { .. } => {
-            ("too long or too deeply nested, aliases included".to_owned(), Some("a configuration needs far less"))
-        }
-        other => {
-            let line = mark.as_ref().and_then(|mark| text.lines().nth(mark.line.saturating_sub(1))).unwrap_or_default();
-            let indent = &line[..line.len() - line.trim_start().len()];
-            let help = indent.contains('\t').then_some("indent with spaces: YAML allows no tabs there");
-            (format!("not valid YAML: {}", UserMessageFormatter.format_message(other)), help)
-        }
-    };
-    SyntaxError { mark, message, help: help.map(str::to_owned) }
-}
-
-fn mark_of(location: Location) -> Option<Mark> {
-    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-    (location != Location::UNKNOWN).then(|| Mark {
-        line: number(location.line()),
-        column: number(location.column()),
-        length: number(location.span().len()),
-    })
 }
 
 impl From<Spanned<Value>> for Node {

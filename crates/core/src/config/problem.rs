@@ -88,9 +88,8 @@ impl Problem {
 }
 
 impl Place {
-    /// The place of a mark in `text`, moved to the nearest existing one should it lie outside.
-    pub(super) fn locate(text: &str, mark: Mark) -> Place {
-        let lines = lines(text);
+    /// The place of a mark in a text of these lines, moved to the nearest existing one should it lie outside.
+    pub(super) fn locate(lines: &[&str], mark: Mark) -> Place {
         let line = mark.line.clamp(1, lines.len());
         let content = lines[line - 1];
         let length = content.chars().count();
@@ -114,7 +113,7 @@ impl Place {
 }
 
 /// The lines of a text as YAML counts them: they end with `\n`, `\r\n` or a lone `\r`. There is always one.
-fn lines(text: &str) -> Vec<&str> {
+pub(super) fn lines(text: &str) -> Vec<&str> {
     text.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r')).collect()
 }
 
@@ -190,7 +189,7 @@ mod tests {
     use super::*;
 
     fn at(text: &str, line: usize, column: usize) -> (usize, usize, String) {
-        let place = Place::locate(text, Mark { line, column, length: 1 });
+        let place = Place::locate(&lines(text), Mark { line, column, length: 1 });
         (place.line, place.column, place.text)
     }
 
@@ -213,7 +212,7 @@ mod tests {
     #[test]
     fn long_lines_are_cropped_around_the_mistake() {
         let text = format!("{}X{}", "a".repeat(300), "b".repeat(300));
-        let place = Place::locate(&text, Mark { line: 1, column: 301, length: 1 });
+        let place = Place::locate(&lines(&text), Mark { line: 1, column: 301, length: 1 });
         let (shown, before, length) = place.excerpt();
         assert_eq!(shown.chars().count(), SHOWN);
         assert_eq!(shown.chars().nth(before), Some('X'));
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn nothing_in_a_file_can_command_the_terminal() {
-        let place = Place::locate("a\u{1b}[31mb", Mark { line: 1, column: 1, length: 1 });
+        let place = Place::locate(&["a\u{1b}[31mb"], Mark { line: 1, column: 1, length: 1 });
         let problem = Problem { place: Some(place), ..Problem::new("", "bad \u{7}".to_owned()) };
         let rendered = ConfigErrors::new("x\u{1b}.yaml", vec![problem]).to_string();
         assert!(!rendered.contains(['\u{1b}', '\u{7}']), "{rendered:?}");

@@ -154,6 +154,7 @@ fn line_ends_marks_anchors_and_quotes_are_understood() {
     let shared = load("retry: { jitter: &j 0.25 }\nstealing: { backoff_jitter: *j }\n");
     assert_eq!(shared.config.stealing.backoff_jitter, 0.25);
     assert_eq!(load("stealing: { take: 'half' }").config.stealing.take, Take::Half);
+    assert_eq!(load("stealing: { take: ! half, max_retries: !!int 4 }").config.stealing.max_retries, 4);
     assert_eq!(load("limits: { lease: 20 }").config.limits.lease, Span::from_secs(20));
     assert_eq!(load("limits: { lease: 0.25 }").config.limits.lease, Span::from_millis(250));
 }
@@ -207,6 +208,16 @@ const MISTAKES: &[(&str, &str)] = &[
     ("duplicate key and more", "seed: 1\nseed: 2\nsed: 3\n"),
     ("not YAML", "stealing: [1, 2\n"),
     ("tabs", "stealing:\n\ttake: one\n"),
+    ("tabs after spaces", "stealing:\n  take: one\n  \tmax_retries: 3\n"),
+    ("tabs, second line", "stealing:\n  take:\tone\n\tmax_retries: 3\n"),
+    ("unclosed quote", "stealing: { take: 'one', max_retries: \"3 }\n"),
+    ("unclosed quote, next key", "stealing:\n  take: \"one\n  max_retries: 3\n"),
+    ("unclosed quote, last line", "# it's\nstealing:\n  take: 'it''s\n"),
+    ("unclosed quote, next document", "profile: \"a \\\" b\n---\nseed: 1\n"),
+    ("unknown tag", "seed: !foo 3\n"),
+    ("unknown tags", "stealing: !bar\n  !key take: !!half one\nlimits: !<tag:x.org,1:y> {}\n"),
+    ("alias inside itself", "limits: &a { key_limit: *a }\n"),
+    ("empty name", "scheduling:\n  per_type: { a: fifo, \"\": fifo }\n"),
     ("two documents", "seed: 1\n---\nseed: 2\n"),
     ("unknown alias", "seed: *nobody\n"),
     ("idle above busy", "load_balancing:\n  thresholds:\n    busy_threshold: 2\n"),
@@ -348,10 +359,31 @@ fn hostile_texts_are_refused_quickly() {
     let many = "x: 1\n".repeat(150_000);
     let long_key = "k".repeat(500_000) + ": 1";
     let huge = "#".repeat(2 << 20);
+    let laughed = "\
+test.yaml:6:10: error: with this alias the file becomes too large
+    6 | a5: &a5 [*a4, *a4, *a4, *a4, *a4, *a4, *a4, *a4, *a4, *a4, ]
+      |          ^^^
+      help: an alias repeats all that its anchor holds, aliases included; write out the few values that are meant";
+    assert_eq!(refuse(&laughs).to_string(), laughed);
     for text in [deep_flow, deep_block, laughs, many, long_key, huge] {
         let errors = refuse(&text);
         assert!(errors.to_string().len() < 2_000, "{}", errors.to_string().len());
     }
+}
+
+/// The time grows with the text, not with its square: every line has a mistake, or two.
+#[test]
+fn a_text_of_nothing_but_mistakes_is_answered_with_all_of_them() {
+    let lines = 60_000;
+    let mut text = String::new();
+    for line in 0..lines {
+        writeln!(text, "!t k{line}: 1").unwrap();
+    }
+    let errors = refuse(&text);
+    assert_eq!(errors.problems().len(), 2 * lines);
+    let last =
+        errors.problems().last().and_then(|problem| problem.place.as_ref()).map(|place| (place.line, place.column));
+    assert_eq!(last, Some((lines, 4)));
 }
 
 #[test]
@@ -440,7 +472,7 @@ proptest! {
     }
 
     #[test]
-    fn task_types_of_any_name_are_shown_so_that_they_load_again(name in any::<String>()) {
+    fn task_types_of_any_name_are_shown_so_that_they_load_again(name in "(?s).+") {
         let mut config = Config::default();
         config.scheduling.per_type.insert(name, PolicySpec::Name("fifo".to_owned()));
         let yaml = Loaded { config: config.clone(), origins: Origins::default() }.to_yaml();
