@@ -11,6 +11,7 @@ use super::node::{Mark, Node, Value};
 use super::problem::Problem;
 use super::schema::{self, Bounds, Shape};
 use super::{key_path, span};
+use crate::time::Span;
 
 /// A text longer than this is shortened where it is quoted.
 const QUOTED: usize = 40;
@@ -64,7 +65,7 @@ impl Findings {
             Shape::Section(fields) => match &node.value {
                 Value::Map(entries) => self.section(node, entries, fields, schema, path),
                 // A section with all its lines commented out.
-                Value::Null => Some(Json::Object(Map::new())),
+                Value::Null if schema::is_optional(schema) => Some(Json::Object(Map::new())),
                 _ => self.expected(node, path, "expects keys with values", Some(keys_here(fields))),
             },
             Shape::ChoiceOrSection(words, fields) => match &node.value {
@@ -204,6 +205,10 @@ impl Findings {
                 Ok(whole) if bounds.contain(whole as f64) => Some(Json::from(whole)),
                 _ => self.out_of_bounds(node, bounds, path),
             },
+            // To JSON, and so to the schema, 2.0 and 2e0 are whole numbers.
+            Value::Float(value) if value.fract() == 0.0 && bounds.contain(value) && value < u64::MAX as f64 => {
+                Some(Json::from(value as u64))
+            }
             // YAML readers hand whole numbers beyond 64 bits over as floats.
             Value::Float(value) if !value.is_finite() || value >= u64::MAX as f64 => {
                 self.out_of_bounds(node, bounds, path)
@@ -242,7 +247,9 @@ impl Findings {
         };
         match span::parse(&text) {
             Err(help) => self.expected(node, path, "expects a duration", Some(help)),
-            Ok(span) if Bounds::of(schema).contain(span.as_secs_f64()) => Some(Json::String(span.to_string())),
+            Ok(span) if span > Span::ZERO || schema.get("exclusiveMinimum").is_none() => {
+                Some(Json::String(span.to_string()))
+            }
             Ok(_) => self.expected(node, path, "must be longer than 0s", None),
         }
     }

@@ -2,6 +2,10 @@
 //!
 //! The schema, the checks, the reference and the policy factory all read this list; it decides nothing itself.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value as Json, json};
+
 /// One policy as configuration knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyEntry {
@@ -69,6 +73,28 @@ pub fn policy(name: &str) -> Option<&'static PolicyEntry> {
 /// What somebody who wrote that name may have meant.
 pub(crate) fn policy_hint(name: &str) -> String {
     super::nearest::choice_names(name, &names())
+}
+
+/// The JSON schema of what [`super::rules`] says of a policy's options: it has only its own, and `composite` needs parts.
+pub(super) fn option_rules() -> Json {
+    let known: BTreeSet<&str> = POLICIES.iter().flat_map(|entry| entry.options).copied().collect();
+    let rule = |entry: &PolicyEntry| {
+        // An option that is null, or a list without parts, is not set.
+        let unset =
+            |option: &str| if option == "algorithms" { json!({ "maxItems": 0 }) } else { json!({ "type": "null" }) };
+        let foreign = known.iter().filter(|option| !entry.options.contains(option));
+        let mut then =
+            json!({ "properties": foreign.map(|&option| (option, unset(option))).collect::<BTreeMap<_, _>>() });
+        if entry.name == "composite" {
+            let some_weight = json!({ "properties": { "weight": { "exclusiveMinimum": 0 } } });
+            then["properties"]["algorithms"] = json!({ "minItems": 1, "contains": some_weight });
+            then["required"] = json!(["algorithms"]);
+        }
+        json!({ "if": { "properties": { "type": { "const": entry.name } } }, "then": then })
+    };
+    let learned = json!({ "properties": { "model": { "const": "learned" } }, "required": ["model"] });
+    let no_alpha = json!({ "if": learned, "then": { "properties": { "alpha": { "type": "null" } } } });
+    POLICIES.iter().map(rule).chain([no_alpha]).collect()
 }
 
 /// All names, in the order of [`POLICIES`].

@@ -1,14 +1,24 @@
-//! The JSON schema of the configuration, made from the settings' types, and a reading of it that the checks use.
+//! The JSON schema of the configuration, made from the settings' types and completed by what the types cannot say; and a
+//! reading of it that the checks use.
+//!
+//! The schema and the checks accept the same documents, as a test shows, up to what JSON schema cannot say: rules that
+//! compare settings with each other, and sums. These are in [`super::rules`] alone.
 
 use std::sync::LazyLock;
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
-use super::Config;
+use super::{Config, policies};
 
 /// The schema is the same in every call and takes a while to make.
-static SCHEMA: LazyLock<Json> =
-    LazyLock::new(|| serde_json::to_value(schemars::schema_for!(Config)).unwrap_or_default());
+static SCHEMA: LazyLock<Json> = LazyLock::new(|| {
+    let mut schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap_or_default();
+    complete(&mut schema);
+    schema["$comment"] = Json::from(
+        "Rules between several settings, such as idle_threshold below busy_threshold, are checked by `filch config check` only.",
+    );
+    schema
+});
 
 /// The JSON schema of a configuration file, with descriptions, defaults, bounds and the names of all policies.
 #[must_use]
@@ -19,6 +29,48 @@ pub fn schema() -> Json {
 /// The schema of the whole file.
 pub(super) fn root() -> &'static Json {
     &SCHEMA
+}
+
+/// Adds to a schema and all inside it what the types of the settings do not say.
+fn complete(schema: &mut Json) {
+    match schema {
+        Json::Object(entries) => {
+            entries.values_mut().for_each(complete);
+            complete_one(entries);
+        }
+        Json::Array(items) => items.iter_mut().for_each(complete),
+        _ => {}
+    }
+}
+
+fn complete_one(schema: &mut Map<String, Json>) {
+    // A number's format is a remark to validators, its bounds are not.
+    if let Some(most) = schema.get("format").and_then(Json::as_str).and_then(format_most) {
+        schema.entry("maximum").or_insert(Json::from(most));
+    }
+    if schema.get("type").and_then(Json::as_str) != Some("object") {
+        return;
+    }
+    if let Some(Json::Object(_)) = schema.get("additionalProperties") {
+        schema.insert("propertyNames".to_owned(), json!({ "minLength": 1 }));
+    }
+    if schema.get("properties").is_some_and(|fields| fields.get("algorithms").is_some()) {
+        schema.insert("allOf".to_owned(), policies::option_rules());
+    }
+    // A section with all its lines commented out sets nothing.
+    if schema.get("required").is_none() {
+        schema.insert("type".to_owned(), json!(["object", "null"]));
+    }
+}
+
+/// The largest number of an integer format.
+fn format_most(format: &str) -> Option<u64> {
+    match format {
+        "uint64" => Some(u64::MAX),
+        "uint32" => Some(u32::MAX.into()),
+        "uint8" => Some(u8::MAX.into()),
+        _ => None,
+    }
 }
 
 /// What a value must look like.
@@ -136,21 +188,15 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds a schema states, and those its integer format implies.
+    /// The bounds a schema states.
     pub(super) fn of(schema: &Json) -> Bounds {
         let number = |name: &str| schema.get(name).and_then(Json::as_f64);
         let above = number("exclusiveMinimum");
-        let format_most = match schema.get("format").and_then(Json::as_str) {
-            Some("uint64") => Some(u64::MAX as f64),
-            Some("uint32") => Some(f64::from(u32::MAX)),
-            Some("uint8") => Some(f64::from(u8::MAX)),
-            _ => None,
-        };
         Bounds {
             // "above" already says all that "at least" would.
             least: if above.is_some() { None } else { number("minimum") },
             above,
-            most: number("maximum").or(format_most),
+            most: number("maximum"),
         }
     }
 
@@ -220,14 +266,14 @@ mod tests {
         assert!(!description(timeout).is_empty());
         let Shape::ChoiceOrSection(words, _) = shape(field("scheduling.policy")) else { panic!("a policy") };
         let names: Vec<&str> = choices(words).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, crate::config::policies::names());
+        assert_eq!(names, policies::names());
     }
 
     #[test]
     fn bounds_are_put_into_words() {
         assert_eq!(Bounds::of(field("load_balancing.priority.high_priority_threshold")).words(true), "from 1 to 6");
         assert_eq!(Bounds::of(field("limits.max_queued")).words(true), "from 1 to 18446744073709551615");
-        assert_eq!(Bounds::of(field("stealing.steal_timeout")).words(true), "above 0");
+        assert_eq!(Bounds::of(field("stealing.steal_timeout")).words(false), "above 0");
         let max = Bounds::of(field("retry.max_retries"));
         assert_eq!((max.words(false).as_str(), max.words(true).as_str()), ("at least 0", "from 0 to 4294967295"));
         assert!(!max.contain(f64::NAN) && !max.contain(-1.0) && max.contain(0.0) && !max.contain(5e9));

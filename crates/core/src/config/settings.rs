@@ -217,7 +217,7 @@ pub struct Stealing {
     pub strategy: VictimStrategy,
     /// How long a thief waits for an answer.
     #[serde(with = "super::span")]
-    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
+    #[schemars(schema_with = "super::span::positive_schema")]
     pub steal_timeout: Span,
     /// First pause between two tries of one steal.
     #[serde(with = "super::span")]
@@ -237,7 +237,7 @@ pub struct Stealing {
     pub take: Take,
     /// First pause after a search that found nothing.
     #[serde(with = "super::span")]
-    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
+    #[schemars(schema_with = "super::span::positive_schema")]
     pub backoff_base: Span,
     /// Longest pause after searches that found nothing.
     #[serde(with = "super::span")]
@@ -248,7 +248,7 @@ pub struct Stealing {
     pub backoff_jitter: f64,
     /// How often workers learn of each other.
     #[serde(with = "super::span")]
-    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
+    #[schemars(schema_with = "super::span::positive_schema")]
     pub discovery_interval: Span,
 }
 
@@ -321,7 +321,7 @@ pub struct Scheduling {
     pub hopeless_deadlines: Hopeless,
     /// The duration assumed for tasks nobody has an estimate for.
     #[serde(with = "super::span")]
-    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
+    #[schemars(schema_with = "super::span::positive_schema")]
     pub default_estimate: Span,
     /// A task too wide for every worker right now gets a reservation in time once it waited this long.
     #[serde(with = "super::span")]
@@ -374,8 +374,8 @@ pub enum Hopeless {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum PolicySpec {
-    /// Just the name.
-    #[schemars(extend("enum" = super::policies::names()))]
+    /// Just the name; `composite` has to name its parts.
+    #[schemars(extend("enum" = super::policies::names(), "not" = serde_json::json!({ "const": "composite" })))]
     Name(String),
     /// The name and options.
     Options(PolicyOptions),
@@ -477,7 +477,7 @@ pub struct Limits {
     pub requeue_interval: Span,
     /// How long a silent worker's exclusive tasks wait before they are given to another.
     #[serde(with = "super::span")]
-    #[schemars(schema_with = "super::span::schema", extend("exclusiveMinimum" = 0))]
+    #[schemars(schema_with = "super::span::positive_schema")]
     pub lease: Span,
     /// A worker is set aside after this many failures in a row; 0 turns it off.
     pub quarantine_after: u32,

@@ -8,11 +8,22 @@ use serde::{Deserializer, Serializer, de};
 use crate::time::Span;
 
 /// What a span looks like as text; kept beside [`parse`], which decides.
-const PATTERN: &str = r"^\s*\d+(\.\d+)?\s*(ns|us|µs|ms|s|m|min|h|d)?\s*$";
+const PATTERN: &str = r"^[ \t]*[0-9]+(\.[0-9]+)?[ \t]*(ns|us|µs|ms|s|m|min|h|d)?[ \t]*$";
+
+/// The same with a digit that is not 0.
+const POSITIVE: &str = r"^[ \t]*(0*[1-9][0-9]*(\.[0-9]+)?|0+\.0*[1-9][0-9]*)[ \t]*(ns|us|µs|ms|s|m|min|h|d)?[ \t]*$";
+
+/// The longest span in seconds.
+const MOST: f64 = u64::MAX as f64 / 1e9;
 
 /// The schema of a span. Numbers are seconds, so a bound such as `exclusiveMinimum` speaks of seconds too.
 pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": ["string", "number"], "pattern": PATTERN, "minimum": 0 })
+    json_schema!({ "type": ["string", "number"], "pattern": PATTERN, "minimum": 0, "maximum": MOST })
+}
+
+/// The schema of a span that is not 0.
+pub(super) fn positive_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": ["string", "number"], "pattern": POSITIVE, "exclusiveMinimum": 0, "maximum": MOST })
 }
 
 /// Reads a span as people write it.
@@ -20,7 +31,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
 /// # Errors
 /// Says what was expected when `text` is not a non-negative number with one of the known units.
 pub(crate) fn parse(text: &str) -> Result<Span, String> {
-    let trimmed = text.trim();
+    let trimmed = text.trim_matches([' ', '\t']);
     let split = trimmed.find(|c: char| c.is_alphabetic()).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
     let nanos_per_unit: u128 = match unit {
@@ -33,7 +44,7 @@ pub(crate) fn parse(text: &str) -> Result<Span, String> {
         "d" => 86_400_000_000_000,
         _ => return Err("a duration is a number and ns, us, ms, s, m, h or d, such as `250ms`".to_owned()),
     };
-    let nanos = decimal(number.trim(), nanos_per_unit)
+    let nanos = decimal(number.trim_matches([' ', '\t']), nanos_per_unit)
         .ok_or_else(|| "a duration is a non-negative number and a unit, such as `250ms`".to_owned())?;
     u64::try_from(nanos).map(Span::from_nanos).map_err(|_| "a duration is shorter than 500 years".to_owned())
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use proptest::prelude::{ProptestConfig, Strategy, TestCaseError, any, prop, prop_assert, prop_assert_eq, proptest};
 
+mod agreement;
+
 use super::*;
 use crate::time::Span;
 
