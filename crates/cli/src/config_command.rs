@@ -108,7 +108,7 @@ fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut sound = String::new();
     for file in &args.files {
         match load(file, None) {
-            Ok(_) => writeln!(sound, "{}: ok", label(file))?,
+            Ok(_) => writeln!(sound, "{}: ok", config::printable(label(file)))?,
             Err(failure) => failures.push(failure),
         }
     }

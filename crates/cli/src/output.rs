@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
-use filch_core::config::{ConfigErrors, Palette};
+use filch_core::config::{ConfigErrors, Palette, printable};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const PLACE: Style = Style::new().bold();
@@ -25,8 +25,9 @@ pub(crate) fn width() -> Option<u16> {
     terminal.is_term().then(|| terminal.size_checked()).flatten().map(|(_, columns)| columns)
 }
 
-/// Writes `error: …` to standard error, with a line of help if there is one.
+/// Writes `error: …` to standard error, with a line of help if there is one. What it quotes cannot command the terminal.
 pub(crate) fn error(message: &str, help: Option<&str>) {
+    let (message, help) = (printable(message), help.map(printable));
     let help = help.map(|help| format!("{MARGIN}      help:{MARGIN:#} {help}\n")).unwrap_or_default();
     complain(&format!("{ERROR}error:{ERROR:#} {message}\n{help}"));
 }

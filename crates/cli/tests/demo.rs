@@ -70,6 +70,15 @@ fn an_unknown_demonstration_is_refused_with_what_was_meant() {
 }
 
 #[test]
+fn names_that_are_echoed_cannot_command_the_terminal() {
+    let output = filch(&["demo", "a\u{1b}[31m\u{7}b\nc"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.starts_with("error: there is no demonstration named `a\u{fffd}[31m\u{fffd}b\u{fffd}c`\n"), "{text:?}");
+    let output = filch(&["config", "check", "no\u{1b}[2Jfile"]);
+    assert!(!output.stderr.contains(&0x1b), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn one_demonstration_can_be_listed() {
     let listed = json(&filch(&["demo", "--list", "churn", "--json"]));
     assert_eq!(listed.as_array().unwrap().len(), 1);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use filch::{Health, Metrics, Sample, StealReport, WorkerInfo};
 use serde_json::json;
 
@@ -89,27 +89,18 @@ impl Report {
         text
     }
 
-    fn table(&self, width: Option<u16>) -> Table {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_FULL_CONDENSED);
-        if let Some(width) = width {
-            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-        }
-        table.set_header(["worker", "executed", "stolen", "lost", "avg wait ms", "utilisation"]);
-        for worker in &self.workers {
-            table.add_row([
+    fn table(&self, width: Option<u16>) -> String {
+        let row = |worker: &WorkerInfo| {
+            [
                 worker.id.clone(),
                 worker.total_completed.to_string(),
                 worker.stolen.to_string(),
                 worker.lost.to_string(),
                 format!("{:.1}", average_wait(worker) * 1e3),
                 format!("{:.0}%", worker.utilisation * 100.0),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        table
+            ]
+        };
+        table(&self.workers.iter().map(row).collect::<Vec<_>>(), width)
     }
 
     /// The report for programs.
@@ -160,6 +151,46 @@ fn average_wait(worker: &WorkerInfo) -> f64 {
     if attempts == 0 { 0.0 } else { worker.wait_s / attempts as f64 }
 }
 
+const COLUMNS: [&str; 6] = ["worker", "executed", "stolen", "lost", "avg wait ms", "utilisation"];
+
+/// The figures of all workers as a table; one below the other where a line has no room for its words.
+fn table(rows: &[[String; 6]], width: Option<u16>) -> String {
+    let cells = |column: usize| rows.iter().map(move |row| row[column].as_str()).chain([COLUMNS[column]]);
+    let word = |column: usize| cells(column).flat_map(str::split_whitespace).map(console::measure_text_width).max();
+    // Around each cell stand two spaces and a line, and one more line at the end.
+    let needed: Vec<usize> = (0..COLUMNS.len()).map(|column| word(column).unwrap_or(0) + 2).collect();
+    if width.is_some_and(|width| usize::from(width) < needed.iter().sum::<usize>() + COLUMNS.len() + 1) {
+        return list(rows);
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    if let Some(width) = width {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
+    table.set_header(COLUMNS).add_rows(rows);
+    for (column, needed) in table.column_iter_mut().zip(&needed) {
+        let least = u16::try_from(*needed).unwrap_or(u16::MAX);
+        column.set_constraint(ColumnConstraint::LowerBoundary(comfy_table::Width::Fixed(least)));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+fn list(rows: &[[String; 6]]) -> String {
+    let label = COLUMNS.iter().map(|name| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for [worker, figures @ ..] in rows {
+        let _ = writeln!(text, "{worker}");
+        for (name, figure) in COLUMNS[1..].iter().zip(figures) {
+            let _ = writeln!(text, "  {name:<label$} {figure:>6}");
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
 /// Queue lengths as bars, fifty characters long at the most and fewer where a line has no room for them.
 fn bars(queues: &[(String, u32)], width: Option<u16>) -> String {
     let most = queues.iter().map(|queue| queue.1).max().unwrap_or(0).max(1);
@@ -208,6 +239,38 @@ mod tests {
         let narrow = bars(&[("a".to_owned(), 100), ("b".to_owned(), 1)], Some(20));
         assert!(narrow.lines().all(|line| line.chars().count() <= 20), "{narrow}");
         assert_eq!(bars(&[("a".to_owned(), 9)], Some(0)).matches('█').count(), 1);
+    }
+
+    #[test]
+    fn tables_keep_their_words_at_every_width() {
+        let row = |cells: [&str; 6]| cells.map(str::to_owned);
+        let rows =
+            [row(["fast-1", "120", "7", "0", "12.5", "100%"]), row(["worker-10", "3", "0", "44", "1234.5", "8%"])];
+        for width in [24, 30, 50, 56, 64, 80, 200] {
+            let text = table(&rows, Some(width));
+            assert!(
+                text.lines().all(|line| console::measure_text_width(line) <= usize::from(width)),
+                "{width}:\n{text}"
+            );
+            for word in ["worker-10", "executed", "stolen", "lost", "avg", "wait", "utilisation", "1234.5", "100%"] {
+                assert!(text.contains(word), "{word} at {width}:\n{text}");
+            }
+        }
+        let narrow = "\
+fast-1
+  executed       120
+  stolen           7
+  lost             0
+  avg wait ms   12.5
+  utilisation   100%
+worker-10
+  executed         3
+  stolen           0
+  lost            44
+  avg wait ms 1234.5
+  utilisation     8%";
+        assert_eq!(table(&rows, Some(30)), narrow);
+        assert!(table(&rows, Some(80)).starts_with('┌') && table(&rows, None).starts_with('┌'));
     }
 
     #[test]

@@ -80,11 +80,7 @@ impl Stage {
         balancer.start();
         let executed = Arc::new(Mutex::new(Executed::new()));
         let doubles = Arc::new(AtomicU64::new(0));
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        if let Ok(style) = ProgressStyle::with_template("{prefix:>20} {bar:40} {pos}/{len} {msg}") {
-            bar.set_style(style);
-        }
-        bar.set_prefix(name);
+        let bar = progress(name, ProgressDrawTarget::stderr());
         let (done, twice, progress) = (Arc::clone(&executed), Arc::clone(&doubles), bar.clone());
         balancer.on_status(move |change| {
             if change.status == Status::Completed {
@@ -164,7 +160,7 @@ impl Stage {
         let name = task.id().unwrap_or_default().to_owned();
         self.balancer.submit(task)?;
         self.submitted += 1;
-        self.bar.inc_length(1);
+        self.bar.set_length(self.submitted);
         Ok(name)
     }
 
@@ -285,6 +281,16 @@ impl Stage {
     }
 }
 
+/// The bar of a demonstration. It has no length before the first task: nothing of nothing would be drawn as all done.
+fn progress(name: &'static str, target: ProgressDrawTarget) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, target);
+    if let Ok(style) = ProgressStyle::with_template("{prefix:>20} {bar:40} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(name);
+    bar
+}
+
 /// The loop of a worker's thread.
 fn work(balancer: &Balancer<Work>, name: &str, slowness: u32, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
@@ -299,5 +305,25 @@ fn work(balancer: &Balancer<Work>, name: &str, slowness: u32, stop: &AtomicBool)
         std::thread::sleep(assignment.payload().takes * slowness);
         // Refused if the task was taken away meanwhile; somebody else does it then.
         let _ = assignment.succeed(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_is_empty_until_something_is_done() {
+        let bar = progress("test", ProgressDrawTarget::hidden());
+        let fraction = || {
+            let mut drawn = f32::NAN;
+            bar.update(|state| drawn = state.fraction());
+            drawn
+        };
+        assert_eq!(fraction(), 0.0);
+        bar.set_length(2);
+        assert_eq!(fraction(), 0.0);
+        bar.inc(1);
+        assert_eq!(fraction(), 0.5);
     }
 }

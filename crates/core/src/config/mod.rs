@@ -24,7 +24,7 @@ pub use load::{Loaded, MAX_BYTES, Origin, Origins, decode};
 pub use nearest::nearest;
 pub(crate) use policies::policy_hint;
 pub use policies::{POLICIES, PolicyEntry, policy};
-pub use problem::{ConfigErrors, Palette, Place, Problem};
+pub use problem::{ConfigErrors, Palette, Place, Problem, printable};
 pub use reference::reference;
 pub use schema::schema;
 pub use settings::*;

@@ -118,7 +118,12 @@ pub(super) fn lines(text: &str) -> Vec<&str> {
 }
 
 /// The text with one harmless character for each that would move the cursor or command the terminal.
-pub(super) fn printable(text: &str) -> String {
+///
+/// ```
+/// assert_eq!(filch_core::config::printable("a\u{1b}[31m\tb"), "a\u{fffd}[31m b");
+/// ```
+#[must_use]
+pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\t' | '\u{2028}' | '\u{2029}' => ' ',
