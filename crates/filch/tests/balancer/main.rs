@@ -8,6 +8,7 @@ mod explanations;
 mod operations;
 mod stress;
 mod time;
+mod troubleshooting;
 mod views;
 mod waiting;
 
