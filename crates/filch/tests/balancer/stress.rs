@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 
 use filch::{Balancer, Config, Error, Task, Worker};
 
-const TASKS: u64 = 1_000_000;
 const SUBMITTERS: u64 = 4;
 const RUNNERS: u64 = 4;
+
+/// How many tasks: a million, or what `FILCH_STRESS_TASKS` says.
+fn tasks() -> u64 {
+    std::env::var("FILCH_STRESS_TASKS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000)
+}
 
 /// What happened to each task, by its payload.
 struct Ledger {
@@ -17,18 +21,29 @@ struct Ledger {
     finished: AtomicBool,
 }
 
+/// Lets the runners end, also when something has failed: the failure must be seen, not waited for.
+struct Finish<'a>(&'a Ledger);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.0.finished.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn a_million_tasks_with_workers_coming_and_going() {
+    let tasks = tasks();
     let mut config = Config::default();
     config.limits.max_queued = 50_000;
     config.limits.quarantine_after = 0;
     let balancer: Balancer<u64, u64> = Balancer::builder().config(config).build().unwrap();
     let ledger = Arc::new(Ledger {
-        runs: (0..TASKS).map(|_| AtomicU32::new(0)).collect(),
+        runs: (0..tasks).map(|_| AtomicU32::new(0)).collect(),
         completed: AtomicU64::new(0),
         finished: AtomicBool::new(false),
     });
     std::thread::scope(|scope| {
+        let finish = Finish(&ledger);
         let runners: Vec<_> = (0..RUNNERS)
             .map(|index| {
                 let (balancer, ledger) = (balancer.clone(), Arc::clone(&ledger));
@@ -38,7 +53,7 @@ fn a_million_tasks_with_workers_coming_and_going() {
         let submitters: Vec<_> = (0..SUBMITTERS)
             .map(|index| {
                 let balancer = balancer.clone();
-                scope.spawn(move || submit(&balancer, index))
+                scope.spawn(move || submit(&balancer, tasks, index))
             })
             .collect();
         for submitter in submitters {
@@ -46,29 +61,29 @@ fn a_million_tasks_with_workers_coming_and_going() {
         }
         // Idle alone is not the end: the last task may just have left with its worker, to be submitted again.
         let start = Instant::now();
-        while ledger.completed.load(Ordering::SeqCst) < TASKS {
+        while ledger.completed.load(Ordering::SeqCst) < tasks {
+            assert!(!runners.iter().any(|runner| runner.is_finished()), "a runner has failed");
             assert!(start.elapsed() < Duration::from_secs(600), "{:?}", balancer.metrics());
             balancer.wait_idle(Duration::from_millis(100));
             std::thread::yield_now();
         }
-        ledger.finished.store(true, Ordering::SeqCst);
+        drop(finish);
         for runner in runners {
             runner.join().unwrap();
         }
     });
-    assert_eq!(ledger.completed.load(Ordering::SeqCst), TASKS);
+    assert_eq!(ledger.completed.load(Ordering::SeqCst), tasks);
     assert!(ledger.runs.iter().all(|runs| runs.load(Ordering::SeqCst) == 1), "every task ends exactly once");
     let metrics = balancer.metrics();
-    assert_eq!(metrics.completed, TASKS);
-    assert_eq!(metrics.submitted, TASKS + metrics.returned);
+    assert_eq!(metrics.completed, tasks);
+    assert_eq!(metrics.submitted, tasks + metrics.returned);
     assert!(metrics.returned > 0, "workers left with tasks: {metrics:?}");
     assert_eq!((metrics.total_queued, metrics.running, metrics.failed), (0, 0, 0));
     balancer.check().unwrap();
 }
 
-fn submit(balancer: &Balancer<u64, u64>, index: u64) {
-    let share = TASKS / SUBMITTERS;
-    for number in index * share..(index + 1) * share {
+fn submit(balancer: &Balancer<u64, u64>, tasks: u64, index: u64) {
+    for number in index * tasks / SUBMITTERS..(index + 1) * tasks / SUBMITTERS {
         let task = match number % 16 {
             0 => Task::with_payload(number).priority((number % 5 + 1) as u8).kind("odd"),
             1 => Task::with_payload(number).requires("special"),
