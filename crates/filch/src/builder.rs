@@ -42,18 +42,24 @@ impl From<Box<dyn Policy>> for PolicyChoice {
     }
 }
 
+/// The configuration with this placement policy, if the policy's options make sense.
+fn with_policy(spec: PolicySpec, config: &Config) -> Result<Config, String> {
+    let mut config = config.clone();
+    config.scheduling.policy = spec;
+    match config.validate().first() {
+        Some(problem) => Err(crate::error::in_one_line(problem)),
+        None => Ok(config),
+    }
+}
+
 impl PolicyChoice {
     /// The policy itself, if its options make sense.
     pub(crate) fn make(self, config: &Config) -> Result<Box<dyn Policy>, String> {
         match self {
             PolicyChoice::Custom(policy) => Ok(Box::new(Calm::new(policy))),
             PolicyChoice::Spec(spec) => {
-                let mut probe = config.clone();
-                probe.scheduling.policy = spec;
-                if let Some(problem) = probe.validate().first() {
-                    return Err(crate::error::in_one_line(problem));
-                }
-                policy::create(&probe.scheduling.policy, &probe).map_err(|error| error.0)
+                let config = with_policy(spec, config)?;
+                policy::create(&config.scheduling.policy, &config).map_err(|error| error.0)
             }
         }
     }
@@ -66,8 +72,9 @@ impl PolicyChoice {
             PolicyChoice::Custom(policy) => {
                 Ok(Event::UsePolicy { task_type, policy: OwnPolicy(Arc::new(Calm::new(policy))) })
             }
+            // Only judged here: the machine makes it.
             PolicyChoice::Spec(policy) => {
-                PolicyChoice::Spec(policy.clone()).make(config)?;
+                let policy = with_policy(policy, config)?.scheduling.policy;
                 Ok(Event::SetPolicy { task_type, policy })
             }
         }
