@@ -113,7 +113,7 @@ mod tests {
         balancer.submit_many((0..burst).map(|at| Task::named(format!("t{at}")))).unwrap();
         let room = || {
             let state = balancer.shared.state.lock();
-            (state.entries.room(), state.tasks_by_name.capacity())
+            (state.entries.room(), state.tasks_by_name.room())
         };
         let (entries, names) = room();
         assert!(entries >= burst && names >= burst);

@@ -11,6 +11,7 @@ mod pull;
 mod report;
 mod state;
 mod submit;
+mod task_names;
 mod timer;
 mod view;
 mod workers;

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use super::entries::{Entries, Entry};
 use super::left::LeftWorkers;
 use super::notify::{Callbacks, Post, StatusChange, Subject};
+use super::task_names::TaskNames;
 use crate::calm::calmly;
 use crate::error::Error;
 use crate::names::NameBook;
@@ -138,14 +139,11 @@ impl<T> Default for Answers<T> {
 /// A payload or a result that is no longer needed.
 type Garbage<T, R> = (Option<Arc<T>>, Option<Arc<R>>);
 
-/// A name table with room for this many is worth shrinking.
-const MANY_NAMES: usize = 4096;
 /// Lists longer than this are not kept for the next operation.
 const LONG_LIST: usize = 4096;
 
 /// Memory that a burst has left behind. Giving it back to the system takes a while, so that is done outside the lock.
 struct Remains<T> {
-    names: Map<Arc<str>, TaskId>,
     staged: Vec<Option<Staged<T>>>,
     actions: Vec<Action>,
 }
@@ -196,8 +194,7 @@ impl<T, R> After<T, R> {
     }
 
     fn remains(&mut self) -> &mut Remains<T> {
-        self.remains
-            .get_or_insert_with(|| Box::new(Remains { names: Map::default(), staged: Vec::new(), actions: Vec::new() }))
+        self.remains.get_or_insert_with(|| Box::new(Remains { staged: Vec::new(), actions: Vec::new() }))
     }
 }
 
@@ -215,9 +212,7 @@ pub(crate) struct State<T, R> {
     /// The array being submitted, until it has a job.
     staged_array: Option<u64>,
     next_array: u64,
-    pub(super) tasks_by_name: Map<Arc<str>, TaskId>,
-    /// The most names there were since the table was last made smaller.
-    most_names: usize,
+    pub(super) tasks_by_name: TaskNames,
     workers_by_name: Map<Arc<str>, WorkerId>,
     /// By the index of the worker.
     workers: Vec<Option<WorkerRecord>>,
@@ -256,8 +251,7 @@ impl<T, R> State<T, R> {
             array_of_job: Map::default(),
             staged_array: None,
             next_array: 0,
-            tasks_by_name: Map::default(),
-            most_names: 0,
+            tasks_by_name: TaskNames::default(),
             workers_by_name: Map::default(),
             workers: Vec::new(),
             left: LeftWorkers::default(),
@@ -421,7 +415,6 @@ impl<T, R> State<T, R> {
     fn enter(&mut self, task: TaskId, staged: Staged<T>, index: u32, after: &mut After<T, R>) {
         if let Some(name) = staged.name() {
             self.tasks_by_name.insert(Arc::clone(name), task);
-            self.most_names = self.most_names.max(self.tasks_by_name.len());
         }
         let Staged { payload, details } = staged;
         let payload = Some(payload);
@@ -460,7 +453,7 @@ impl<T, R> State<T, R> {
             Some(name) => name.to_string(),
             None => {
                 let id = task.to_string();
-                if self.tasks_by_name.contains_key(id.as_str()) { format!("{id} (by its id)") } else { id }
+                if self.tasks_by_name.get(id.as_str()).is_some() { format!("{id} (by its id)") } else { id }
             }
         }
     }
@@ -469,9 +462,7 @@ impl<T, R> State<T, R> {
     pub(crate) fn find_task(&self, name: &TaskName) -> Result<TaskId, Error> {
         match name {
             TaskName::Id(id) => Ok(*id),
-            TaskName::Name(text) => {
-                self.tasks_by_name.get(text).copied().ok_or_else(|| Error::UnknownTask(text.to_string()))
-            }
+            TaskName::Name(text) => self.tasks_by_name.get(text).ok_or_else(|| Error::UnknownTask(text.to_string())),
         }
     }
 
@@ -484,7 +475,7 @@ impl<T, R> State<T, R> {
     /// Refuses a name that a task which is not settled has already.
     pub(crate) fn check_name(&self, name: Option<&Arc<str>>) -> Result<(), Error> {
         let Some(name) = name else { return Ok(()) };
-        match self.tasks_by_name.get(name).and_then(|id| self.scheduler.status(*id)) {
+        match self.tasks_by_name.get(name).and_then(|id| self.scheduler.status(id)) {
             Some(status) if !status.is_settled() => Err(Error::DuplicateTask(name.to_string())),
             _ => Ok(()),
         }
@@ -566,27 +557,13 @@ impl<T, R> State<T, R> {
     /// An entry is gone, and with it the name of its task.
     fn forget(&mut self, entry: Entry<T, R>, after: &mut After<T, R>) {
         if let Some(name) = entry.name()
-            && self.tasks_by_name.get(name) == Some(&entry.id)
+            && self.tasks_by_name.get(name) == Some(entry.id)
         {
             self.tasks_by_name.remove(name);
-            self.shrink_names(after);
         }
         if entry.payload.is_some() || entry.result.is_some() {
             after.garbage.push((entry.payload, entry.result));
         }
-    }
-
-    /// Makes the table of names smaller when few are left of many. What is moved is an eighth of what was removed at
-    /// the most, so a removal costs no more than before on average.
-    fn shrink_names(&mut self, after: &mut After<T, R>) {
-        let left = self.tasks_by_name.len();
-        if self.most_names < MANY_NAMES || left > self.most_names / 8 {
-            return;
-        }
-        let mut smaller = Map::with_capacity_and_hasher(left * 2, Default::default());
-        smaller.extend(self.tasks_by_name.drain());
-        after.remains().names = std::mem::replace(&mut self.tasks_by_name, smaller);
-        self.most_names = left;
     }
 
     fn hand_back(&mut self, task: TaskId, payload: u64, index: u32, after: &mut After<T, R>) {
