@@ -326,7 +326,8 @@ impl Scheduler {
             State::Central => {
                 let tasks = self.ready.ahead_of(task.level, task.job, task.order(), COUNTED);
                 let behind = (tasks > 0).then_some(Reason::Behind { tasks, level: task.level });
-                self.explain_candidates(&self.wish_of(slot), behind.into_iter().chain(self.kept_for(slot)), reasons);
+                let before = behind.into_iter().chain(self.kept_for(slot));
+                self.explain_candidates(&self.wish_of(slot), u32::from(task.requeues), before, reasons);
             }
         }
         if matches!(task.state, State::Parked | State::Central) {
@@ -378,13 +379,13 @@ impl Scheduler {
             // Elements that wait by themselves have the same order and come first, here and in the lane.
             ArrayPlace::Fed => {
                 let key = self.key_taken(template.key, queue_key(array.level, array.order(), NONE));
-                self.explain_candidates(&array.wish(), [key], reasons);
+                self.explain_candidates(&array.wish(), array.requeues, [key], reasons);
             }
             ArrayPlace::Lane => {
                 let (deadline, rank, sequence) = array.order();
                 let tasks = self.ready.ahead_of(array.level, job, (deadline, rank, sequence + 1), COUNTED);
                 let behind = (tasks > 0).then_some(Reason::Behind { tasks, level: array.level });
-                self.explain_candidates(&array.wish(), behind, reasons);
+                self.explain_candidates(&array.wish(), array.requeues, behind, reasons);
             }
         }
         explanation.refused_by = self.refusals(template.signature);
@@ -414,7 +415,13 @@ impl Scheduler {
     }
 
     /// Why something waits that anybody may run: what comes before it, and who could run it and does not.
-    fn explain_candidates(&self, wish: &Wish, before: impl IntoIterator<Item = Reason>, reasons: &mut Vec<Reason>) {
+    fn explain_candidates(
+        &self,
+        wish: &Wish,
+        requeues: u32,
+        before: impl IntoIterator<Item = Reason>,
+        reasons: &mut Vec<Reason>,
+    ) {
         if self.workers.len() == 0 {
             reasons.push(Reason::NoWorkers);
         }
@@ -422,6 +429,9 @@ impl Scheduler {
         let candidates = self.candidate_fates(wish);
         if !candidates.is_empty() {
             reasons.push(Reason::NoRoom { candidates });
+        } else if self.workers.len() > 0 && self.classes.len() <= CLASSES {
+            // The last who could has gone; it will be set aside at the next look through the queue.
+            reasons.push(self.nobody_can(requeues));
         }
     }
 
