@@ -120,7 +120,7 @@ impl Ends {
     }
 
     /// Those who need not wait any longer. They look for their news by themselves.
-    pub(super) fn to_wake(&mut self, told: u64) -> SmallVec<[Wake; 1]> {
+    pub(super) fn take_told(&mut self, told: u64) -> SmallVec<[Wake; 1]> {
         let mut wakes = SmallVec::new();
         self.coming.retain(|key| {
             let Some(waiter) = self.waiters.get_mut(key) else { return false };

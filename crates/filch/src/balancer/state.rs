@@ -848,6 +848,6 @@ impl<T, R> State<T, R> {
 
     /// Those who wait for an end that has come and has been told of.
     pub(super) fn ends_to_wake(&mut self) -> SmallVec<[Wake; 1]> {
-        self.ends.to_wake(self.post.told())
+        self.ends.take_told(self.post.told())
     }
 }
