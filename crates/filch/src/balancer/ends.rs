@@ -106,6 +106,11 @@ impl Ends {
         !self.for_all.is_empty()
     }
 
+    /// Whether somebody's end has come.
+    pub(super) fn some_come(&self) -> bool {
+        !self.coming.is_empty()
+    }
+
     /// Nothing is left to do.
     pub(super) fn all_done(&mut self, written: u64) {
         let keys = std::mem::take(&mut self.for_all);

@@ -67,6 +67,8 @@ impl Record {
 pub(super) struct Jobs {
     /// By the index of the job.
     going: Vec<Option<Record>>,
+    /// How many those are.
+    count: usize,
     done: Map<JobId, JobStatus>,
     /// Those that are done, the first first, and how many of them are remembered.
     order: VecDeque<JobId>,
@@ -75,15 +77,21 @@ pub(super) struct Jobs {
 
 impl Jobs {
     pub(super) fn new(kept: usize) -> Jobs {
-        Jobs { going: Vec::new(), done: Map::default(), order: VecDeque::new(), kept }
+        Jobs { going: Vec::new(), count: 0, done: Map::default(), order: VecDeque::new(), kept }
     }
 
     pub(super) fn open(&mut self, job: JobId, total: u32) {
         if job.index() >= self.going.len() {
             self.going.resize_with(job.index() + 1, || None);
         }
+        self.count += 1;
         let (total, counts) = (u64::from(total), [0; STATUSES]);
         self.going[job.index()] = Some(Record { id: job, total, counts, cancel_requested: false, error: None });
+    }
+
+    /// Whether no job is going.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
     fn record(&self, job: JobId) -> Option<&Record> {
@@ -130,6 +138,7 @@ impl Jobs {
     pub(super) fn finish(&mut self, job: JobId) -> Option<JobStatus> {
         self.record(job)?;
         let status = self.going[job.index()].take()?.status(None);
+        self.count -= 1;
         self.done.insert(job, status.clone());
         self.order.push_back(job);
         while self.order.len() > self.kept

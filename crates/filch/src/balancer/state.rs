@@ -339,7 +339,9 @@ impl<T, R> State<T, R> {
         if self.ends.wait_for_all() && self.scheduler.unsettled() == 0 {
             self.ends.all_done(self.post.written());
         }
-        after.wakes.extend(self.ends_to_wake());
+        if self.ends.some_come() {
+            after.wakes.extend(self.ends_to_wake());
+        }
         after.deliver = self.post.needs_delivery();
     }
 
@@ -533,38 +535,37 @@ impl<T, R> State<T, R> {
         cause: Cause,
         after: &mut After<T, R>,
     ) {
-        if let Some((reported, _)) = &self.report
-            && *reported == task
-            && (status == Status::Completed || cause == Cause::Reported)
-            && let Some(entry) = self.entries.get_mut(task)
-            && let Some((_, report)) = self.report.take()
-        {
-            let result = match report {
-                Report::Result(result) => result,
-                Report::Error(error, result) => {
-                    entry.error = Some(error);
-                    result
+        let (is_told, is_settled) = (!self.callbacks.is_empty(), status.is_settled());
+        if !is_told && !is_settled && self.report.is_none() && self.jobs.is_empty() {
+            return;
+        }
+        let worker = worker.filter(|_| is_told).and_then(|worker| self.worker(worker));
+        let worker = worker.map(|record| Arc::clone(&record.name));
+        let mut entry = self.entries.get_mut(task);
+        if let Some(entry) = &mut entry {
+            if let Some(job) = entry.origin.job() {
+                let before = entry.told.replace(status);
+                self.jobs.move_task(job, before, status);
+            }
+            if (status == Status::Completed || cause == Cause::Reported)
+                && let Some((_, report)) = self.report.take_if(|(reported, _)| *reported == task)
+            {
+                let result = match report {
+                    Report::Result(result) => result,
+                    Report::Error(error, result) => {
+                        entry.error = Some(error);
+                        result
+                    }
+                };
+                if let Some(earlier) = std::mem::replace(&mut entry.result, result) {
+                    after.garbage.push((None, Some(earlier)));
                 }
-            };
-            if let Some(earlier) = std::mem::replace(&mut entry.result, result) {
-                after.garbage.push((None, Some(earlier)));
             }
         }
-        if let Some(entry) = self.entries.get_mut(task)
-            && let Some(job) = entry.origin.job()
-        {
-            let before = entry.told.replace(status);
-            self.jobs.move_task(job, before, status);
+        if is_told {
+            self.post.push(StatusChange::of_task(task, entry.as_deref(), status, cause, worker));
         }
-        if !self.callbacks.is_empty() {
-            let worker = worker.and_then(|worker| self.worker(worker)).map(|record| Arc::clone(&record.name));
-            let entry = self.entry(task);
-            let change = StatusChange::of_task(task, entry, status, cause, worker);
-            self.post.push(change);
-        }
-        if status.is_settled()
-            && let Some(entry) = self.entries.get_mut(task)
-        {
+        if is_settled && let Some(entry) = entry {
             entry.outcome = Some((status, cause, now));
             if let Some(payload) = entry.payload.take() {
                 after.garbage.push((Some(payload), None));
