@@ -1,10 +1,10 @@
-//! Why a task waits, or why it was placed where it was. Never has logic of its own: it asks the predicates and reads
+//! Why a task or the rest of an array waits, or why a task was placed where it was. Never has logic of its own: it asks the predicates and reads
 //! the scores that decided.
 
 use crate::action::Lack;
-use crate::ids::{KeyId, NONE, ResourceId, TaskId, WorkerId};
+use crate::ids::{JobId, KeyId, NONE, ResourceId, TaskId, WorkerId};
 use crate::resources::Amount;
-use crate::scheduler::{Flags, Scheduler, Shortage, State, queue_key};
+use crate::scheduler::{Array, ArrayPlace, COMMON_JOB, Flags, QueueKey, Scheduler, Shortage, State, Wish, queue_key};
 use crate::task::{Cause, Status};
 use crate::time::{Span, Time};
 use crate::worker::WorkerState;
@@ -189,6 +189,28 @@ pub struct Explanation {
     pub failures: Vec<(WorkerId, Cause)>,
 }
 
+/// Why the elements of an array wait that were never handed out. They are all alike, so what keeps one keeps them all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobExplanation {
+    /// Which job.
+    pub job: JobId,
+    /// How many elements were never handed out and are no tasks yet; 0 if the job has no array.
+    pub rest: u32,
+    /// Where they stand: queued, or unschedulable.
+    pub status: Status,
+    /// How long they have been ready to run.
+    pub waiting: Span,
+    /// Why they wait; empty if there are none.
+    pub reasons: Vec<Reason>,
+    /// Their deadline and the earliest moment the next of them could end, if that is too late.
+    pub hopeless: Option<(Time, Time)>,
+    /// Classes of workers that can never run them: one member of each, and what it lacks.
+    pub refused_by: Vec<(WorkerId, Lack)>,
+    /// Elements that wait by themselves, for the key of the array or for a worker that is kept free: tasks that can be
+    /// asked about. The first few.
+    pub loose: Vec<TaskId>,
+}
+
 /// Candidates and classes listed at most.
 const LISTED: usize = 8;
 /// Classes, and members of each, looked at for an explanation.
@@ -291,46 +313,25 @@ impl Scheduler {
                     reasons.push(Reason::Lease { until });
                 }
             }
-            State::Parked => {
-                reasons.push(Reason::NobodyCan {
-                    requeues: u32::from(task.requeues),
-                    most: self.config.limits.max_requeue_attempts,
-                });
-                explanation.refused_by = self.refusals(task.signature);
-            }
-            State::KeyWaiting => {
-                let (limit, held, _, _) = self.keys.figures(task.key);
-                let place = queue_key(task.level, task.order(), slot);
-                let ahead = self.keys.ahead_of(task.key, place, COUNTED as usize) as u32;
-                reasons.push(Reason::Key { key: KeyId(task.key), held, limit, ahead });
-            }
+            State::Parked => reasons.push(self.nobody_can(u32::from(task.requeues))),
+            State::KeyWaiting => reasons.push(self.key_taken(task.key, queue_key(task.level, task.order(), slot))),
             State::AtWorker => {
                 let worker = &self.workers[task.worker];
                 let place = queue_key(task.level, task.order(), slot);
                 let ahead = worker.queue.ahead_of(place, COUNTED as usize) as u64;
                 let id = self.worker_id(task.worker);
                 reasons.push(Reason::AtWorker { worker: id, ahead, state: worker.state });
-                reasons.push(Reason::NoRoom { candidates: vec![(id, self.fate(slot, task.worker))] });
+                reasons.push(Reason::NoRoom { candidates: vec![(id, self.fate(&self.wish_of(slot), task.worker))] });
             }
             State::Central => {
-                if self.workers.len() == 0 {
-                    reasons.push(Reason::NoWorkers);
-                }
                 let tasks = self.ready.ahead_of(task.level, task.job, task.order(), COUNTED);
-                if tasks > 0 {
-                    reasons.push(Reason::Behind { tasks, level: task.level });
-                }
-                if task.flags.has(Flags::RESERVED)
-                    && let Some(reservation) = self.workers[task.worker].reservation()
-                {
-                    reasons.push(Reason::Reserved { worker: self.worker_id(task.worker), from: reservation.from });
-                }
-                let candidates = self.candidate_fates(slot);
-                if !candidates.is_empty() {
-                    reasons.push(Reason::NoRoom { candidates });
-                }
-                explanation.refused_by = self.refusals(task.signature);
+                let behind = (tasks > 0).then_some(Reason::Behind { tasks, level: task.level });
+                let before = behind.into_iter().chain(self.kept_for(slot));
+                self.explain_candidates(&self.wish_of(slot), u32::from(task.requeues), before, reasons);
             }
+        }
+        if matches!(task.state, State::Parked | State::Central) {
+            explanation.refused_by = self.refusals(task.signature);
         }
         if let Some(&(_, cause)) = explanation.failures.last() {
             explanation.cause = cause;
@@ -338,23 +339,119 @@ impl Scheduler {
         debug_assert!(task.worker == NONE || self.workers.get(task.worker).is_some());
     }
 
-    /// How the least loaded workers that can run the task stand to it, as far as a bounded look finds them.
-    fn candidate_fates(&self, slot: u32) -> Vec<(WorkerId, CandidateFate)> {
-        let signature = &self.signatures[self.tasks.at(slot).signature];
+    /// Why the elements of an array wait that were never handed out. None if there is no such job, or no longer.
+    #[must_use]
+    pub fn explain_job(&self, job: JobId) -> Option<JobExplanation> {
+        self.explain_job_at(job, self.now)
+    }
+
+    /// The same as it is at a moment after the last step: nothing has happened since, but they have waited for longer.
+    #[must_use]
+    pub fn explain_job_at(&self, job: JobId, now: Time) -> Option<JobExplanation> {
+        let slot = self.job_slot(job).ok().filter(|&slot| slot != COMMON_JOB)?;
+        let mut explanation = JobExplanation {
+            job,
+            rest: 0,
+            status: Status::Queued,
+            waiting: Span::ZERO,
+            reasons: Vec::new(),
+            hopeless: None,
+            refused_by: Vec::new(),
+            loose: Vec::new(),
+        };
+        if let Some(array) = &self.jobs[slot].array {
+            explanation.loose = array.loose.values().take(LISTED).map(|&element| self.tasks.id(element)).collect();
+            if array.pending() > 0 {
+                self.explain_rest(slot, array, now.max(self.now), &mut explanation);
+            }
+        }
+        Some(explanation)
+    }
+
+    fn explain_rest(&self, job: u32, array: &Array, now: Time, explanation: &mut JobExplanation) {
+        let (template, reasons) = (&array.template, &mut explanation.reasons);
+        explanation.rest = array.pending();
+        explanation.status = array.status();
+        explanation.waiting = now.since(template.ready_at);
+        match array.place {
+            ArrayPlace::Empty => {}
+            ArrayPlace::Parked => reasons.push(self.nobody_can(array.requeues)),
+            // Elements that wait by themselves have the same order and come first, here and in the lane.
+            ArrayPlace::Fed => {
+                let key = self.key_taken(template.key, queue_key(array.level, array.order(), NONE));
+                self.explain_candidates(&array.wish(), array.requeues, [key], reasons);
+            }
+            ArrayPlace::Lane => {
+                let (deadline, rank, sequence) = array.order();
+                let tasks = self.ready.ahead_of(array.level, job, (deadline, rank, sequence + 1), COUNTED);
+                let behind = (tasks > 0).then_some(Reason::Behind { tasks, level: array.level });
+                self.explain_candidates(&array.wish(), array.requeues, behind, reasons);
+            }
+        }
+        explanation.refused_by = self.refusals(template.signature);
+        let earliest = now + self.expected_by(template.kind, template.declared());
+        if earliest > template.deadline {
+            explanation.hopeless = Some((template.deadline, earliest));
+        }
+    }
+
+    fn nobody_can(&self, requeues: u32) -> Reason {
+        Reason::NobodyCan { requeues, most: self.config.limits.max_requeue_attempts }
+    }
+
+    /// Why something waits for a key at that place.
+    fn key_taken(&self, key: u32, place: QueueKey) -> Reason {
+        let (limit, held, _, _) = self.keys.figures(key);
+        let ahead = self.keys.ahead_of(key, place, COUNTED as usize) as u32;
+        Reason::Key { key: KeyId(key), held, limit, ahead }
+    }
+
+    /// The worker that is kept free for a task, if one is.
+    fn kept_for(&self, slot: u32) -> Option<Reason> {
+        let task = self.tasks.at(slot);
+        let worker = task.flags.has(Flags::RESERVED).then_some(task.worker)?;
+        let from = self.workers[worker].reservation()?.from;
+        Some(Reason::Reserved { worker: self.worker_id(worker), from })
+    }
+
+    /// Why something waits that anybody may run: what comes before it, and who could run it and does not.
+    fn explain_candidates(
+        &self,
+        wish: &Wish,
+        requeues: u32,
+        before: impl IntoIterator<Item = Reason>,
+        reasons: &mut Vec<Reason>,
+    ) {
+        if self.workers.len() == 0 {
+            reasons.push(Reason::NoWorkers);
+        }
+        reasons.extend(before);
+        let candidates = self.candidate_fates(wish);
+        if !candidates.is_empty() {
+            reasons.push(Reason::NoRoom { candidates });
+        } else if self.workers.len() > 0 && self.classes.len() <= CLASSES {
+            // The last who could has gone; it will be set aside at the next look through the queue.
+            reasons.push(self.nobody_can(requeues));
+        }
+    }
+
+    /// How the least loaded workers that can run it stand to it, as far as a bounded look finds them.
+    fn candidate_fates(&self, wish: &Wish) -> Vec<(WorkerId, CandidateFate)> {
+        let signature = &self.signatures[wish.signature];
         let able = self.classes.iter().take(CLASSES).filter(|(_, class)| class.can_ever(signature).is_ok());
         let able = able.flat_map(|(_, class)| class.members.iter().take(MEMBERS));
         let mut able: Vec<(u64, u32)> = able.map(|&at| (self.workers[at].backlog().0, at)).collect();
         able.sort_unstable();
-        able.into_iter().take(LISTED).map(|(_, at)| (self.worker_id(at), self.fate(slot, at))).collect()
+        able.into_iter().take(LISTED).map(|(_, at)| (self.worker_id(at), self.fate(wish, at))).collect()
     }
 
-    /// How one worker stands to a task, by the predicates that placement uses.
-    pub(crate) fn fate(&self, slot: u32, at: u32) -> CandidateFate {
+    /// How one worker stands to it, by the predicates that placement uses.
+    fn fate(&self, wish: &Wish, at: u32) -> CandidateFate {
         let worker = &self.workers[at];
-        if let Err(lack) = self.classes[worker.class].can_ever(&self.signatures[self.tasks.at(slot).signature]) {
+        if let Err(lack) = self.classes[worker.class].can_ever(&self.signatures[wish.signature]) {
             return CandidateFate::Never(lack);
         }
-        match self.fits_now(slot, at) {
+        match self.wish_fits(wish, at) {
             Ok(()) if worker.credit == 0 => CandidateFate::NotAsking,
             Ok(()) => CandidateFate::Ready,
             Err(Shortage::NotUp) => match worker.state {

@@ -18,8 +18,8 @@ use filch_core::config::PolicySpec;
 use filch_core::steal::StealOutcome;
 use filch_core::{
     Action, Amount, CandidateFate, CapabilitySet, Cause, Config, Decision, Demand, Event, Explanation, GraphTask,
-    JobId, Lack, LoadReport, Names, ParentFailure, Priority, Reason, Remaining, ResourceId, RetryTerms, Scheduler,
-    Span, Status, TaskId, TaskSpec, Time, Vector, WorkerChange, WorkerId, WorkerSpec, WorkerState,
+    JobExplanation, JobId, Lack, LoadReport, Names, ParentFailure, Priority, Reason, Remaining, ResourceId, RetryTerms,
+    Scheduler, Span, Status, TaskId, TaskSpec, Time, Vector, WorkerChange, WorkerId, WorkerSpec, WorkerState,
 };
 
 /// One scenario while it is played.
@@ -96,6 +96,10 @@ fn seconds(nanos: u64) -> String {
         return "never".to_owned();
     }
     format!("{}s", nanos as f64 / 1e9)
+}
+
+fn waits(waiting: Span) -> String {
+    if waiting.0 > 0 { format!(", waiting {}", seconds(waiting.0)) } else { String::new() }
 }
 
 fn word(value: impl std::fmt::Debug) -> String {
@@ -268,7 +272,7 @@ impl Play {
     /// array JOB COUNT [as task]          job NAME [weight=]           close JOB
     /// pull WORKER [wait]   withdraw WORKER   start TASK   finish TASK   fail TASK [final]   give_back TASK   (attempt=N)
     /// cancel TASK | JOB[INDEX]     cancel_job JOB      steal WORKER     rebalance     limit KEY N     policy NAME [type=]
-    /// wait SPAN      explain TASK      show WORKER      devices TASK      metrics NAME…      health      can WORKER [as task]
+    /// wait SPAN   explain TASK   explain_job JOB   show WORKER      devices TASK      metrics NAME…      health      can WORKER [as task]
     /// ```
     fn run(&mut self, line: &str) {
         let words = Words::new(line);
@@ -507,6 +511,10 @@ impl Play {
                     None => self.say("unknown"),
                 }
             }
+            "explain_job" => match self.scheduler.explain_job(self.job(name)) {
+                Some(explanation) => self.show_job_explanation(name, &explanation),
+                None => self.say("unknown"),
+            },
             "show" => self.show_worker(name),
             "devices" => {
                 let devices = self.scheduler.devices(self.task(name));
@@ -656,25 +664,42 @@ impl Play {
             ..
         } = explanation;
         let why = if *cause == Cause::None { String::new() } else { format!(" ({})", word(cause)) };
-        let waits = if waiting.0 > 0 { format!(", waiting {}", seconds(waiting.0)) } else { String::new() };
-        self.say(&format!("{name} is {}{why}{waits}", status.name()));
+        self.say(&format!("{name} is {}{why}{}", status.name(), waits(*waiting)));
+        self.show_reasons(reasons, *hopeless);
+        for (parent, status) in failed_parents {
+            self.say(&format!("- after {}, which is {}", self.task_name(*parent), status.name()));
+        }
+        self.show_refusals(refused_by);
+        for (worker, cause) in failures {
+            self.say(&format!("- an attempt at {} ended badly ({})", self.worker_name(*worker), word(cause)));
+        }
+        if let Some(decision) = decision {
+            self.show_decision(decision);
+        }
+    }
+
+    fn show_job_explanation(&mut self, name: &str, explanation: &JobExplanation) {
+        let JobExplanation { rest, status, waiting, reasons, hopeless, refused_by, loose, .. } = explanation;
+        self.say(&format!("{rest} elements of {name} are {}{}", status.name(), waits(*waiting)));
+        self.show_reasons(reasons, *hopeless);
+        self.show_refusals(refused_by);
+        for &element in loose {
+            self.say(&format!("- {} waits by itself", self.task_name(element)));
+        }
+    }
+
+    fn show_reasons(&mut self, reasons: &[Reason], hopeless: Option<(Time, Time)>) {
         for line in reasons.iter().flat_map(|reason| self.reason(reason)).collect::<Vec<_>>() {
             self.say(&format!("- {line}"));
         }
         if let Some((deadline, earliest)) = hopeless {
             self.say(&format!("- due at {}, ends at {} at the earliest", seconds(deadline.0), seconds(earliest.0)));
         }
-        for (parent, status) in failed_parents {
-            self.say(&format!("- after {}, which is {}", self.task_name(*parent), status.name()));
-        }
+    }
+
+    fn show_refusals(&mut self, refused_by: &[(WorkerId, Lack)]) {
         for (worker, lack) in refused_by {
             self.say(&format!("- {} and its like: {}", self.worker_name(*worker), self.lack(*lack)));
-        }
-        for (worker, cause) in failures {
-            self.say(&format!("- an attempt at {} ended badly ({})", self.worker_name(*worker), word(cause)));
-        }
-        if let Some(decision) = decision {
-            self.show_decision(decision);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use filch_core::{Event, TaskId, WorkerId};
+use filch_core::{Event, JobId, TaskId, WorkerId};
 
 use crate::balancer::{Delivery, Report, Shared};
 use crate::error::Error;
@@ -30,6 +30,7 @@ pub struct Assignment<T = (), R = ()> {
     task: TaskId,
     attempt: u32,
     worker: WorkerId,
+    job: Option<JobId>,
     index: u32,
     payload: Arc<T>,
     open: bool,
@@ -37,8 +38,8 @@ pub struct Assignment<T = (), R = ()> {
 
 impl<T, R> Assignment<T, R> {
     pub(crate) fn new(shared: Arc<Shared<T, R>>, delivery: Delivery<T>) -> Self {
-        let Delivery { task, attempt, worker, index, payload } = delivery;
-        Assignment { shared, task, attempt, worker, index, payload, open: true }
+        let Delivery { task, attempt, worker, job, index, payload } = delivery;
+        Assignment { shared, task, attempt, worker, job, index, payload, open: true }
     }
 
     /// The task's id.
@@ -65,7 +66,13 @@ impl<T, R> Assignment<T, R> {
         self.worker
     }
 
-    /// Its position in its array or other job; 0 for a single task.
+    /// The job it belongs to.
+    #[must_use]
+    pub fn job(&self) -> Option<JobId> {
+        self.job
+    }
+
+    /// Its position in its array, or among the tasks it was submitted with; 0 for a single task.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -170,6 +177,8 @@ impl<T, R> fmt::Debug for Assignment<T, R> {
             .field("task", &self.task)
             .field("attempt", &self.attempt)
             .field("worker", &self.worker)
+            .field("job", &self.job)
+            .field("index", &self.index)
             .finish_non_exhaustive()
     }
 }

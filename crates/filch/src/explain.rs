@@ -4,11 +4,11 @@
 use std::fmt;
 
 use filch_core as core;
-use filch_core::{CandidateFate, Status, Time, WorkerId};
+use filch_core::{CandidateFate, Lack, Status, Time, WorkerId};
 use serde::Serialize;
 
 use crate::balancer::State;
-use crate::info::cause_words;
+use crate::info::{JobStatus, cause_words};
 use crate::names::NameBook;
 
 /// Why a task waits, or why it was placed where it is. Displays as readable text.
@@ -36,6 +36,25 @@ pub struct Explanation {
     pub decision: Option<Choice>,
     /// Workers where earlier attempts ended badly, and why.
     pub failures: Vec<Refused>,
+}
+
+/// Where a job stands, and why the elements of its array wait that were never handed out. Displays as readable text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobExplanation {
+    /// How many tasks stand where; `rest` of them are explained here.
+    pub status: JobStatus,
+    /// Where the rest stands: queued, or unschedulable; none if there is no rest.
+    pub rest_status: Option<&'static str>,
+    /// Seconds the rest has been ready to run.
+    pub waiting_s: f64,
+    /// Why the rest waits; empty if there is none.
+    pub reasons: Vec<Reason>,
+    /// The deadline of the rest, if it cannot be met.
+    pub hopeless: Option<Hopeless>,
+    /// One worker of each class that can never run such an element.
+    pub refused_by: Vec<Refused>,
+    /// Elements that wait by themselves, for the key of the array or for a worker that is kept free: the first few.
+    pub loose: Vec<String>,
 }
 
 /// A deadline that cannot be met.
@@ -194,20 +213,13 @@ pub(crate) fn translate<T, R>(
         error: state.entry(explanation.task).and_then(|entry| entry.error.as_deref()).map(str::to_owned),
         waiting_s: explanation.waiting.as_secs_f64(),
         reasons: explanation.reasons.into_iter().map(|reason| translator.reason(reason)).collect(),
-        hopeless: explanation.hopeless.map(|(deadline, earliest)| Hopeless {
-            deadline_in_s: translator.seconds_until(deadline),
-            earliest_in_s: translator.seconds_until(earliest),
-        }),
+        hopeless: translator.hopeless(explanation.hopeless),
         failed_parents: explanation
             .failed_parents
             .into_iter()
             .map(|(parent, status)| Parent { task: state.task_label(parent), status: status.name() })
             .collect(),
-        refused_by: explanation
-            .refused_by
-            .into_iter()
-            .map(|(id, lack)| Refused { worker: worker(id), why: names.lack(lack) })
-            .collect(),
+        refused_by: translator.refused_by(explanation.refused_by),
         decision: explanation.decision.map(|decision| Choice {
             at_s: decision.at.as_secs_f64(),
             worker: worker(decision.worker),
@@ -229,7 +241,48 @@ pub(crate) fn translate<T, R>(
     }
 }
 
+/// The same for a job; if the machine knows it no more, it is done.
+pub(crate) fn translate_job<T, R>(
+    state: &State<T, R>,
+    names: &NameBook,
+    now: Time,
+    status: JobStatus,
+    explanation: Option<core::JobExplanation>,
+) -> JobExplanation {
+    let translator = Translator { state, names, now };
+    match explanation {
+        Some(explanation) => JobExplanation {
+            status,
+            rest_status: (explanation.rest > 0).then(|| explanation.status.name()),
+            waiting_s: explanation.waiting.as_secs_f64(),
+            reasons: explanation.reasons.into_iter().map(|reason| translator.reason(reason)).collect(),
+            hopeless: translator.hopeless(explanation.hopeless),
+            refused_by: translator.refused_by(explanation.refused_by),
+            loose: explanation.loose.into_iter().map(|element| state.task_label(element)).collect(),
+        },
+        None => JobExplanation {
+            status,
+            rest_status: None,
+            waiting_s: 0.0,
+            reasons: Vec::new(),
+            hopeless: None,
+            refused_by: Vec::new(),
+            loose: Vec::new(),
+        },
+    }
+}
+
 impl<T, R> Translator<'_, T, R> {
+    fn hopeless(&self, hopeless: Option<(Time, Time)>) -> Option<Hopeless> {
+        let (deadline, earliest) = hopeless?;
+        Some(Hopeless { deadline_in_s: self.seconds_until(deadline), earliest_in_s: self.seconds_until(earliest) })
+    }
+
+    fn refused_by(&self, refused_by: Vec<(WorkerId, Lack)>) -> Vec<Refused> {
+        let refused = refused_by.into_iter();
+        refused.map(|(id, lack)| Refused { worker: self.state.worker_label(id), why: self.names.lack(lack) }).collect()
+    }
+
     fn seconds_until(&self, at: Time) -> f64 {
         at.since(self.now).as_secs_f64()
     }
@@ -310,24 +363,11 @@ impl fmt::Display for Explanation {
         if let Some(error) = &self.error {
             writeln!(f, "  last error: {error}")?;
         }
-        for reason in &self.reasons {
-            write!(f, "{reason}")?;
-        }
-        if let Some(Hopeless { deadline_in_s, earliest_in_s }) = self.hopeless {
-            if deadline_in_s > 0.0 {
-                write!(f, "  cannot meet its deadline in {deadline_in_s:.1} s")?;
-            } else {
-                write!(f, "  its deadline has passed")?;
-            }
-            writeln!(f, ": it could end in {earliest_in_s:.1} s at the earliest")?;
-        }
+        reasons(f, &self.reasons, self.hopeless)?;
         for Parent { task, status } in &self.failed_parents {
             writeln!(f, "  depends on {task}, which is {status}")?;
         }
-        if !self.refused_by.is_empty() {
-            writeln!(f, "  can never run on:")?;
-            list(f, &self.refused_by)?;
-        }
+        refusals(f, &self.refused_by)?;
         if !self.failures.is_empty() {
             writeln!(f, "  failed before on:")?;
             list(f, &self.failures)?;
@@ -337,6 +377,46 @@ impl fmt::Display for Explanation {
             None => Ok(()),
         }
     }
+}
+
+impl fmt::Display for JobExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = &self.status;
+        writeln!(f, "{status}")?;
+        if let Some(error) = &status.error {
+            writeln!(f, "  nobody could run what failed: {error}")?;
+        }
+        if let Some(name) = self.rest_status {
+            let (elements, are) = (count(status.rest, "element"), if status.rest == 1 { "is" } else { "are" });
+            writeln!(f, "{elements} never handed out {are} {name} (waiting for {:.1} s)", self.waiting_s)?;
+        }
+        reasons(f, &self.reasons, self.hopeless)?;
+        refusals(f, &self.refused_by)?;
+        if !self.loose.is_empty() {
+            writeln!(f, "  waiting by themselves: {}", self.loose.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why something waits, and that it waits too long.
+fn reasons(f: &mut fmt::Formatter<'_>, reasons: &[Reason], hopeless: Option<Hopeless>) -> fmt::Result {
+    reasons.iter().try_for_each(|reason| write!(f, "{reason}"))?;
+    let Some(Hopeless { deadline_in_s, earliest_in_s }) = hopeless else { return Ok(()) };
+    if deadline_in_s > 0.0 {
+        write!(f, "  cannot meet its deadline in {deadline_in_s:.1} s")?;
+    } else {
+        write!(f, "  its deadline has passed")?;
+    }
+    writeln!(f, ": it could end in {earliest_in_s:.1} s at the earliest")
+}
+
+fn refusals(f: &mut fmt::Formatter<'_>, refused_by: &[Refused]) -> fmt::Result {
+    if refused_by.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "  can never run on:")?;
+    list(f, refused_by)
 }
 
 /// So many of something, in words.

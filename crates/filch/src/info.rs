@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use filch_core::steal::PeerStats;
-use filch_core::{Cause, Status, TaskId, WorkerId, WorkerState};
+use filch_core::{Cause, JobId, Status, TaskId, WorkerId, WorkerState};
 use serde::{Serialize, Serializer};
 
 /// One worker and its figures.
@@ -70,8 +70,99 @@ pub struct TaskInfo {
     pub worker: Option<String>,
     /// The attempt that is under way; 0 if none is.
     pub attempt: u32,
-    /// Its position in its array or other job.
-    pub index: u32,
+    /// The job it belongs to.
+    #[serde(serialize_with = "shown_if_any")]
+    pub job: Option<JobId>,
+    /// Its position in its array, or among the tasks it was submitted with.
+    pub index: Option<u32>,
+}
+
+/// Where the tasks of one job stand. Every task, and every element of an array, counts in exactly one of the eleven
+/// statuses, so they add up to `total`. Displays as one line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobStatus {
+    /// Its id.
+    #[serde(serialize_with = "shown")]
+    pub id: JobId,
+    /// Tasks that were submitted with it or added to it, elements of an array included.
+    pub total: u64,
+    /// Elements of an array that were never handed out and have no id yet; they count as queued or unschedulable too.
+    pub rest: u64,
+    /// Wait for tasks they depend on.
+    pub blocked: u64,
+    /// Wait for a worker.
+    pub queued: u64,
+    /// Failed and wait for their next attempt.
+    pub retrying: u64,
+    /// No registered worker can ever run them; they are tried again a few times.
+    pub unschedulable: u64,
+    /// Handed to a worker.
+    pub assigned: u64,
+    /// Their worker said that they run.
+    pub running: u64,
+    /// Ended well.
+    pub completed: u64,
+    /// Ended badly.
+    pub failed: u64,
+    /// Withdrawn.
+    pub cancelled: u64,
+    /// Not run because one they depend on did not end well.
+    pub skipped: u64,
+    /// Handed back to the caller when their worker was unregistered.
+    pub returned: u64,
+    /// Nothing can be added to it.
+    pub closed: bool,
+    /// All of it is settled, and nothing can be added.
+    pub done: bool,
+    /// Somebody wanted all of it withdrawn.
+    pub cancel_requested: bool,
+    /// What each class of workers lacks, if elements failed because nobody could run them.
+    pub error: Option<String>,
+}
+
+impl JobStatus {
+    /// Tasks that wait for whatever reason.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.blocked + self.queued + self.retrying + self.unschedulable
+    }
+
+    /// Tasks that are with a worker.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.assigned + self.running
+    }
+
+    /// Tasks that nothing more will happen to.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        self.completed + self.failed + self.cancelled + self.skipped + self.returned
+    }
+}
+
+impl fmt::Display for JobStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} of {} settled", self.id, self.settled(), self.total)?;
+        let counts = [
+            (self.completed, Status::Completed),
+            (self.failed, Status::Failed),
+            (self.cancelled, Status::Cancelled),
+            (self.skipped, Status::Skipped),
+            (self.returned, Status::Returned),
+            (self.running, Status::Running),
+            (self.assigned, Status::Assigned),
+            (self.retrying, Status::Retrying),
+            (self.queued, Status::Queued),
+            (self.unschedulable, Status::Unschedulable),
+            (self.blocked, Status::Blocked),
+        ];
+        let mut separator = " (";
+        for (count, status) in counts.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, "{separator}{count} {}", status.name())?;
+            separator = ", ";
+        }
+        if separator == ", " { f.write_str(")") } else { Ok(()) }
+    }
 }
 
 /// Where one task stands, with what came of it.
@@ -82,6 +173,11 @@ pub struct TaskStatus<R = ()> {
     pub id: TaskId,
     /// The name its submitter gave it.
     pub name: Option<String>,
+    /// The job it belongs to.
+    #[serde(serialize_with = "shown_if_any")]
+    pub job: Option<JobId>,
+    /// Its position in its array, or among the tasks it was submitted with.
+    pub index: Option<u32>,
     /// Where it stands.
     #[serde(serialize_with = "status")]
     pub status: Status,
@@ -159,6 +255,13 @@ pub(crate) fn cause_words(cause: Cause) -> Option<&'static str> {
 
 fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
+}
+
+fn shown_if_any<S: Serializer>(value: &Option<impl fmt::Display>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
 }
 
 fn status<S: Serializer>(value: &Status, serializer: S) -> Result<S::Ok, S::Error> {

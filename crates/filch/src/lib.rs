@@ -45,11 +45,13 @@ mod task;
 mod worker;
 
 pub use assignment::{Assignment, AttemptId};
-pub use balancer::{Balancer, CallbackId, Job, NextAssignment, ReturnedTask, StatusChange, Subject, WeakBalancer};
+pub use balancer::{
+    Balancer, CallbackId, Job, JobEnd, NextAssignment, ReturnedTask, StatusChange, Subject, WeakBalancer,
+};
 pub use builder::{Builder, PolicyChoice};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{BuildError, Error};
-pub use explain::{Candidate, Choice, Explanation, Hopeless, Parent, Reason, Refused};
+pub use explain::{Candidate, Choice, Explanation, Hopeless, JobExplanation, Parent, Reason, Refused};
 pub use filch_core::config::{self, Config, PolicySpec};
 pub use filch_core::policy::{self, Policy};
 pub use filch_core::steal;
@@ -60,7 +62,7 @@ pub use filch_core::{
 };
 /// The in-process pool, apart from the balancer: a fork costs nanoseconds, and nothing of it is scheduled by events.
 pub use filch_pool as pool;
-pub use info::{Sample, StealReport, TaskInfo, TaskStatus, WorkerInfo};
+pub use info::{JobStatus, Sample, StealReport, TaskInfo, TaskStatus, WorkerInfo};
 pub use task::{Dependency, PriorityValue, Reported, Task, TaskName};
 pub use worker::{Worker, WorkerName, WorkerUpdate};
 

@@ -1,5 +1,7 @@
 //! Runs every example, so that none goes stale. They check what they show.
 
+#[path = "../examples/array_progress.rs"]
+mod array_progress;
 #[path = "../examples/basic.rs"]
 mod basic;
 #[path = "../examples/custom_policies.rs"]
@@ -44,6 +46,7 @@ macro_rules! run {
 }
 
 run!(
+    array_progress,
     basic,
     pull_stealing,
     rebalancing,

@@ -52,11 +52,13 @@ pub(crate) use devices::{Devices, wanted as wanted_devices};
 pub(crate) use directory::Directory;
 pub(crate) use hosts::{CLASS_LOOKS, Hosts};
 pub(crate) use keys::Keys;
+pub(crate) use place::Wish;
 pub(crate) use ready::{LEVELS, Ready};
 pub(crate) use slab::{Interner, Slab};
-pub(crate) use state::{ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
+pub(crate) use state::{Array, ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
 pub(crate) use tasks::{Flags, State, Tasks};
 pub(crate) use timers::{Timer, Timers};
+pub use view::JobFigures;
 
 /// The job of tasks that name none.
 pub(crate) const COMMON_JOB: u32 = 0;

@@ -8,7 +8,7 @@ use super::keys::Arrival;
 use super::{Flags, Scheduler, State, Timer, queue_key};
 use crate::action::Action;
 use crate::explain::{Decision, DecisionCandidate};
-use crate::ids::{NONE, WorkerId};
+use crate::ids::{KindId, NONE, TaskId, WorkerId};
 use crate::policy::{self, TaskView, WorkerView};
 use crate::resources::Amount;
 use crate::task::{Cause, Status};
@@ -36,6 +36,17 @@ pub(crate) enum Wanted {
     Room,
     /// Nothing but a queue.
     Queue,
+}
+
+/// What a task, or the next element of an array, asks of a worker: enough to say whether it fits there.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    pub(crate) signature: u32,
+    pub(crate) kind: KindId,
+    /// The duration its submitter expects.
+    pub(crate) declared: Option<Span>,
+    /// The task, unless it is an element that is none yet.
+    pub(crate) task: Option<TaskId>,
 }
 
 impl Scheduler {
@@ -425,14 +436,29 @@ impl Scheduler {
     }
 
     /// Whether a task that this worker could run fits there right now.
+    #[inline]
     pub(crate) fn fits_now(&self, slot: u32, at: u32) -> Result<(), super::Shortage> {
-        let (task, worker) = (self.tasks.at(slot), &self.workers[at]);
-        let (class, signature) = (&self.classes[worker.class], &self.signatures[task.signature]);
+        self.wish_fits(&self.wish_of(slot), at)
+    }
+
+    /// What a task asks of a worker.
+    #[inline]
+    pub(crate) fn wish_of(&self, slot: u32) -> Wish {
+        let task = self.tasks.at(slot);
+        let id = TaskId { slot, generation: task.generation };
+        Wish { signature: task.signature, kind: task.kind, declared: task.declared(), task: Some(id) }
+    }
+
+    /// Whether what somebody asks of a worker that could run it is there right now.
+    #[inline]
+    pub(crate) fn wish_fits(&self, wish: &Wish, at: u32) -> Result<(), super::Shortage> {
+        let worker = &self.workers[at];
+        let (class, signature) = (&self.classes[worker.class], &self.signatures[wish.signature]);
         worker.has_room(class, signature)?;
-        if worker.reservation().is_none_or(|reservation| reservation.task == self.tasks.id(slot)) {
+        if worker.reservation().is_none_or(|reservation| Some(reservation.task) == wish.task) {
             return Ok(());
         }
-        let ends_at = self.now + self.planned_for(slot, worker.class);
+        let ends_at = self.now + self.planned(wish.kind, wish.declared, worker.class);
         worker.may_backfill(&self.tasks, &self.signatures, class, signature, ends_at)
     }
 

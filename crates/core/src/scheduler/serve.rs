@@ -2,7 +2,7 @@
 
 use super::ready::{Found, Head, Search};
 use super::state::Reservation;
-use super::{ArrayPlace, Flags, QueueKey, Scheduler, Shortage, State, Timer, wanted_devices};
+use super::{Array, ArrayPlace, Flags, QueueKey, Scheduler, Shortage, State, Timer, wanted_devices};
 use crate::action::{Action, Refusal};
 use crate::explain::Decision;
 use crate::ids::{NONE, ResourceId, WorkerId};
@@ -152,17 +152,12 @@ impl Scheduler {
     }
 
     fn may_backfill(&self, found: &Found, at: u32) -> bool {
-        let worker = &self.workers[at];
-        let planned = match self.ready.head(found) {
-            Some(Head::Task(slot)) => self.planned_for(slot, worker.class),
-            Some(Head::Element) => match &self.jobs[found.job].array {
-                Some(array) => self.planned(array.template.kind, array.template.declared(), worker.class),
-                None => return false,
-            },
-            None => return false,
+        let wish = match self.ready.head(found) {
+            Some(Head::Task(slot)) => Some(self.wish_of(slot)),
+            Some(Head::Element) => self.jobs[found.job].array.as_ref().map(Array::wish),
+            None => None,
         };
-        let (class, signature) = (&self.classes[worker.class], &self.signatures[found.signature]);
-        worker.may_backfill(&self.tasks, &self.signatures, class, signature, self.now + planned).is_ok()
+        wish.is_some_and(|wish| self.wish_fits(&wish, at).is_ok())
     }
 
     /// Keeps a worker free for the task that is first in a lane, from the moment it should fit. Whether it did.

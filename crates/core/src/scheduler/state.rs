@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::devices::{DeviceSet, Devices, wanted};
 use super::members::Members;
 use super::own::OwnQueue;
+use super::place::Wish;
 use super::ready::Cursor;
 use super::slab::Slab;
 use super::tasks::{OrderKey, Tasks};
@@ -15,6 +16,7 @@ use crate::capabilities::{CapabilityBits, CapabilitySet};
 use crate::config::Matching;
 use crate::ids::{ResourceId, TaskId, TypeId};
 use crate::resources::{Amount, Demand, Vector};
+use crate::task::Status;
 use crate::time::{Span, Time};
 use crate::tracker::MovingAverage;
 use crate::worker::{LoadReport, WorkerState};
@@ -431,6 +433,17 @@ impl Array {
 
     pub(crate) fn order(&self) -> OrderKey {
         (self.template.deadline.0, self.template.rank, self.template.sequence)
+    }
+
+    /// What the next element asks of a worker.
+    pub(crate) fn wish(&self) -> Wish {
+        let ArrayTemplate { signature, kind, .. } = self.template;
+        Wish { signature, kind, declared: self.template.declared(), task: None }
+    }
+
+    /// Where the elements stand that were never handed out.
+    pub(crate) fn status(&self) -> Status {
+        if self.place == ArrayPlace::Parked { Status::Unschedulable } else { Status::Queued }
     }
 
     /// Moves the cursor past the next element and returns it.

@@ -324,7 +324,7 @@ impl Scheduler {
         self.expected_by(task.kind, task.declared())
     }
 
-    fn expected_by(&self, kind: KindId, declared: Option<Span>) -> Span {
+    pub(crate) fn expected_by(&self, kind: KindId, declared: Option<Span>) -> Span {
         let unknown = declared.is_none() && !self.estimator.knows(kind);
         if unknown { Span::ZERO } else { self.estimator.anywhere(kind, declared) }
     }

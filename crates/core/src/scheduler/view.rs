@@ -2,14 +2,27 @@
 
 use std::ops::Range;
 
-use super::Scheduler;
+use super::{COMMON_JOB, Scheduler};
 use crate::action::{Lack, Refusal};
 use crate::config::Bind;
-use crate::ids::{TaskId, WorkerId};
+use crate::ids::{JobId, TaskId, WorkerId};
 use crate::metrics::{Health, Metrics, Sample};
 use crate::task::{Cause, Status, TaskSpec};
 use crate::time::Time;
 use crate::worker::WorkerStatus;
+
+/// The figures of a job that is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobFigures {
+    /// Tasks of it that are not settled, the rest of its array included.
+    pub unsettled: u64,
+    /// Nothing can be added to it.
+    pub closed: bool,
+    /// Elements of its array that were never handed out and are no tasks yet.
+    pub rest: u32,
+    /// Where those stand, all alike: queued, or unschedulable if no registered worker can ever run them.
+    pub rest_status: Status,
+}
 
 impl Scheduler {
     /// The configuration in force.
@@ -43,6 +56,15 @@ impl Scheduler {
             since: worker.since,
             report: worker.report,
         })
+    }
+
+    /// One job's figures, until all of it is settled and nothing can be added.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> Option<JobFigures> {
+        let slot = self.job_slot(id).ok().filter(|&slot| slot != COMMON_JOB)?;
+        let job = &self.jobs[slot];
+        let rest = job.array.as_ref().map_or((Status::Queued, 0), |array| (array.status(), array.pending()));
+        Some(JobFigures { unsettled: job.open, closed: job.closed, rest: rest.1, rest_status: rest.0 })
     }
 
     /// All registered workers, in the order of their slots.

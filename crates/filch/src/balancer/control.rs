@@ -1,8 +1,7 @@
-//! Everything else one may ask of a balancer: cancel, steal, rebalance, set policies and limits, start, stop, wait.
+//! Everything else one may ask of a balancer: cancel, steal, rebalance, set policies and limits, start, stop.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use filch_core::{Event, JobId, TaskId, TaskSpec, WorkerId};
 
@@ -91,7 +90,12 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// # Errors
     /// If the job is not known, or all of it is settled.
     pub fn cancel_job(&self, job: JobId) -> Result<(), Error> {
-        self.shared.tell(Event::CancelJob { job })
+        self.shared.with(|state, now, after| {
+            // Before the event, since the job is done after it.
+            state.jobs.request_cancel(job);
+            let cancelled = state.step(now, Event::CancelJob { job }, after);
+            cancelled.map_err(|refusal| self.shared.error(state, now, refusal, |_| String::new()))
+        })
     }
 
     /// Withdraws an element of an array that was not handed out yet, also if it waits by itself already.
@@ -192,25 +196,5 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let state = self.shared.state.lock();
         spec.pin = state.find_pin(task)?;
         Ok(state.scheduler.suitable_worker(&spec).map(|worker| state.worker_label(worker)))
-    }
-
-    /// Waits until every task is settled and all [callbacks](Balancer::on_status) have been told of it, up to `timeout` by
-    /// the clock of the machine. Whether that is so.
-    ///
-    /// Inside a callback it waits for the tasks alone, since the callback would wait for itself. A callback must not wait
-    /// for another thread that waits here.
-    pub fn wait_idle(&self, timeout: Duration) -> bool {
-        let (until, thread) = (Self::instant_in(timeout), std::thread::current());
-        loop {
-            if self.shared.state.lock().idle_or_wake(&thread) {
-                return true;
-            }
-            let rest = until.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
-                self.shared.state.lock().stop_idle_wait(&thread);
-                return false;
-            }
-            std::thread::park_timeout(rest);
-        }
     }
 }

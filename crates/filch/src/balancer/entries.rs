@@ -5,9 +5,43 @@
 
 use std::sync::Arc;
 
-use filch_core::{Cause, Status, TaskId, Time};
+use filch_core::{Cause, JobId, Status, TaskId, Time};
 
 use crate::task::Details;
+
+/// Where a task came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// It was submitted alone.
+    Alone,
+    /// It was added to a job that had been opened.
+    Job(JobId),
+    /// It was submitted with others, at that position.
+    Position(JobId, u32),
+    /// It is that element of an array.
+    Element(JobId, u32),
+}
+
+impl Origin {
+    pub(crate) fn job(self) -> Option<JobId> {
+        match self {
+            Origin::Alone => None,
+            Origin::Job(job) | Origin::Position(job, _) | Origin::Element(job, _) => Some(job),
+        }
+    }
+
+    pub(crate) fn index(self) -> Option<u32> {
+        match self {
+            Origin::Alone | Origin::Job(_) => None,
+            Origin::Position(_, index) | Origin::Element(_, index) => Some(index),
+        }
+    }
+}
+
+/// How an element of an array is called by people.
+pub(crate) fn element_label(job: JobId, index: u32) -> String {
+    format!("{job}[{index}]")
+}
 
 /// What is kept of a task beside the machine.
 pub(crate) struct Entry<T, R> {
@@ -15,7 +49,9 @@ pub(crate) struct Entry<T, R> {
     /// Gone once the task is settled.
     pub(super) payload: Option<Arc<T>>,
     pub(crate) details: Option<Arc<Details>>,
-    pub(crate) index: u32,
+    pub(crate) origin: Origin,
+    /// Where it stands, as last told; none before the first time.
+    pub(super) told: Option<Status>,
     pub(crate) result: Option<Arc<R>>,
     pub(crate) error: Option<Arc<str>>,
     /// How it ended, why and when, once it is settled. The machine may forget that sooner.

@@ -4,7 +4,9 @@
 //! once the lock is free wake, call back and drop. Nothing here decides anything.
 
 mod control;
+mod ends;
 mod entries;
+mod jobs;
 mod left;
 mod notify;
 mod pull;
@@ -16,6 +18,7 @@ mod timer;
 mod view;
 mod workers;
 
+pub use ends::JobEnd;
 pub use notify::{CallbackId, StatusChange, Subject};
 pub use pull::NextAssignment;
 pub use submit::Job;
@@ -56,7 +59,7 @@ use timer::Alarm;
 /// # Memory
 /// Settled tasks are remembered with their result, error and name: the latest `settled_kept` of them at the least and
 /// `settled_max` at the most (settings of `limits`, 4,096 and 100,000 unless said otherwise; [`Builder::settled_max`]
-/// sets the latter). Those settled longest ago are forgotten first. Whoever needs every result takes it in
+/// sets the latter); so are jobs that are done, as many with their counts. Those settled longest ago are forgotten first. Whoever needs every result takes it in
 /// [`on_status`](Balancer::on_status). After a burst the memory of what was forgotten is given back.
 ///
 /// # Names

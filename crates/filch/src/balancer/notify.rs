@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Thread, ThreadId};
+use std::thread::ThreadId;
 
 use filch_core::{Cause, JobId, Status, TaskId};
 
-use super::entries::Entry;
+use super::entries::{Entry, Origin, element_label};
 use super::{Balancer, Shared};
 use crate::calm::calmly;
 
@@ -31,6 +31,10 @@ pub struct StatusChange<R = ()> {
     pub subject: Subject,
     /// The name its submitter gave it.
     pub name: Option<Arc<str>>,
+    /// The job it belongs to.
+    pub job: Option<JobId>,
+    /// Its position in its array, or among the tasks it was submitted with.
+    pub index: Option<u32>,
     /// Where it stands now.
     pub status: Status,
     /// Why, where there is more than one way.
@@ -41,6 +45,8 @@ pub struct StatusChange<R = ()> {
     pub error: Option<Arc<str>>,
     /// What the last attempt brought.
     pub result: Option<Arc<R>>,
+    /// It is an element of an array.
+    element: bool,
 }
 
 impl<R> Clone for StatusChange<R> {
@@ -48,6 +54,9 @@ impl<R> Clone for StatusChange<R> {
         StatusChange {
             subject: self.subject,
             name: self.name.clone(),
+            job: self.job,
+            index: self.index,
+            element: self.element,
             status: self.status,
             cause: self.cause,
             worker: self.worker.clone(),
@@ -65,9 +74,13 @@ impl<R> StatusChange<R> {
         cause: Cause,
         worker: Option<Arc<str>>,
     ) -> Self {
+        let origin = entry.map_or(Origin::Alone, |entry| entry.origin);
         StatusChange {
             subject: Subject::Task(task),
             name: entry.and_then(Entry::name).cloned(),
+            job: origin.job(),
+            index: origin.index(),
+            element: matches!(origin, Origin::Element(..)),
             status,
             cause,
             worker,
@@ -76,8 +89,19 @@ impl<R> StatusChange<R> {
         }
     }
 
-    pub(super) fn of_elements(subject: Subject, status: Status, cause: Cause, error: Option<Arc<str>>) -> Self {
-        StatusChange { subject, name: None, status, cause, worker: None, error, result: None }
+    pub(super) fn of_elements(job: JobId, count: u32, status: Status, cause: Cause, error: Option<Arc<str>>) -> Self {
+        StatusChange {
+            subject: Subject::Elements { job, count },
+            name: None,
+            job: Some(job),
+            index: None,
+            element: true,
+            status,
+            cause,
+            worker: None,
+            error,
+            result: None,
+        }
     }
 
     /// The task, if it is one.
@@ -89,13 +113,15 @@ impl<R> StatusChange<R> {
         }
     }
 
-    /// The name of the task where it has one, else its number.
+    /// The name of the task where it has one; of an element of an array its job and index, as in `j3[17]`; else its number.
     #[must_use]
     pub fn label(&self) -> String {
-        match (&self.name, self.subject) {
-            (Some(name), _) => name.to_string(),
-            (None, Subject::Task(task)) => task.to_string(),
-            (None, Subject::Elements { job, count }) => format!("{count} elements of {job}"),
+        match (&self.name, self.subject, self.job, self.index) {
+            (Some(name), ..) => name.to_string(),
+            (None, Subject::Task(_), Some(job), Some(index)) if self.element => element_label(job, index),
+            (None, Subject::Task(task), ..) => task.to_string(),
+            (None, Subject::Elements { job, count: 1 }, ..) => format!("1 element of {job}"),
+            (None, Subject::Elements { job, count }, ..) => format!("{count} elements of {job}"),
         }
     }
 }
@@ -234,12 +260,14 @@ impl<T, R> Shared<T, R> {
     pub(super) fn deliver(&self) {
         let (mut batch, thread) = (Vec::new(), std::thread::current().id());
         loop {
-            let (first, idle, callbacks) = {
+            let (first, wakes, callbacks) = {
                 let mut state = self.state.lock();
                 let first = state.post.next_batch(&mut batch, thread);
-                (first, state.idle_waiters_to_wake(), Arc::clone(&state.callbacks.list))
+                (first, state.ends_to_wake(), Arc::clone(&state.callbacks.list))
             };
-            idle.iter().for_each(Thread::unpark);
+            for wake in wakes {
+                calmly(|| wake.wake());
+            }
             let Some(first) = first else { return };
             for (number, change) in (first..).zip(batch.drain(..)) {
                 for entry in callbacks.iter() {

@@ -14,9 +14,11 @@ use filch_core::steal::{StealOutcome, StealTelemetry};
 use filch_core::{Action, Cause, Event, JobId, Refusal, Scheduler, Status, TaskId, Time, WorkerId};
 use smallvec::SmallVec;
 
-use super::entries::{Entries, Entry};
+use super::ends::Ends;
+use super::entries::{Entries, Entry, Origin, element_label};
+use super::jobs::Jobs;
 use super::left::LeftWorkers;
-use super::notify::{Callbacks, Post, StatusChange, Subject};
+use super::notify::{Callbacks, Post, StatusChange};
 use super::task_names::TaskNames;
 use crate::calm::calmly;
 use crate::error::Error;
@@ -32,6 +34,7 @@ pub(crate) struct Delivery<T> {
     pub(crate) task: TaskId,
     pub(crate) attempt: u32,
     pub(crate) worker: WorkerId,
+    pub(crate) job: Option<JobId>,
     pub(crate) index: u32,
     pub(crate) payload: Arc<T>,
 }
@@ -74,7 +77,7 @@ impl Wake {
         }
     }
 
-    fn take(&mut self) -> Wake {
+    pub(super) fn take(&mut self) -> Wake {
         std::mem::replace(self, Wake::Done)
     }
 }
@@ -98,21 +101,6 @@ pub(crate) enum News<T> {
     TimedOut,
 }
 
-/// A thread that waits until nothing is left to do and everybody has been told.
-struct IdleWaiter {
-    thread: Thread,
-    /// It is calling back itself, so it cannot wait for that.
-    calls_back: bool,
-    /// Nothing was left to do, and so many status changes had been written by then.
-    until_told: Option<u64>,
-}
-
-impl IdleWaiter {
-    fn is_done(&self, told: u64) -> bool {
-        self.until_told.is_some_and(|until| until <= told)
-    }
-}
-
 /// What a report of an attempt brings along.
 pub(crate) enum Report<R> {
     /// It ended well, with this result where there is one.
@@ -121,13 +109,21 @@ pub(crate) enum Report<R> {
     Error(Arc<str>, Option<Arc<R>>),
 }
 
+/// A task that left with its worker.
+pub(crate) struct HandedBack<T> {
+    pub(crate) task: TaskId,
+    pub(crate) job: Option<JobId>,
+    pub(crate) index: u32,
+    pub(crate) staged: Staged<T>,
+}
+
 /// What operations want to know of the actions of their steps.
 pub(crate) struct Answers<T> {
     pub(crate) joined: Option<WorkerId>,
     pub(crate) opened: Option<JobId>,
     pub(crate) accepted: Vec<TaskId>,
     pub(crate) moved: Vec<(TaskId, WorkerId)>,
-    pub(crate) handed_back: Vec<(TaskId, u32, Staged<T>)>,
+    pub(crate) handed_back: Vec<HandedBack<T>>,
 }
 
 impl<T> Default for Answers<T> {
@@ -193,6 +189,11 @@ impl<T, R> After<T, R> {
         }
     }
 
+    /// Drops a way to wake somebody once the lock is free.
+    pub(super) fn retire(&mut self, wake: Wake) {
+        self.retired.push(wake);
+    }
+
     fn remains(&mut self) -> &mut Remains<T> {
         self.remains.get_or_insert_with(|| Box::new(Remains { staged: Vec::new(), actions: Vec::new() }))
     }
@@ -209,8 +210,9 @@ pub(crate) struct State<T, R> {
     staged: Vec<Option<Staged<T>>>,
     arrays: Map<u64, Staged<T>>,
     array_of_job: Map<JobId, u64>,
-    /// The array being submitted, until it has a job.
-    staged_array: Option<u64>,
+    /// The array being submitted and how many elements it has, until it has a job.
+    staged_array: Option<(u64, u32)>,
+    pub(super) jobs: Jobs,
     next_array: u64,
     pub(super) tasks_by_name: TaskNames,
     workers_by_name: Map<Arc<str>, WorkerId>,
@@ -231,8 +233,8 @@ pub(crate) struct State<T, R> {
     pub(crate) answers: Answers<T>,
     pub(crate) callbacks: Callbacks<R>,
     pub(crate) post: Post<R>,
-    /// Threads that wait until nothing is left to do.
-    idle_waiters: Vec<IdleWaiter>,
+    /// Those who wait for the end of a job or of everything.
+    pub(super) ends: Ends,
     stole: Vec<(Option<WorkerId>, StealOutcome)>,
     pub(crate) telemetry: StealTelemetry,
     pub(crate) stopped: bool,
@@ -242,6 +244,7 @@ impl<T, R> State<T, R> {
     pub(crate) fn new(scheduler: Scheduler, names: Arc<NameBook>) -> Self {
         State {
             settled_max: scheduler.config().limits.settled_max as usize,
+            jobs: Jobs::new(scheduler.config().limits.settled_max as usize),
             scheduler,
             actions: Vec::new(),
             entries: Entries::default(),
@@ -266,7 +269,7 @@ impl<T, R> State<T, R> {
             answers: Answers::default(),
             callbacks: Callbacks::default(),
             post: Post::default(),
-            idle_waiters: Vec::new(),
+            ends: Ends::default(),
             stole: Vec::new(),
             telemetry: StealTelemetry::default(),
             stopped: false,
@@ -281,9 +284,12 @@ impl<T, R> State<T, R> {
         for at in 0..self.actions.len() {
             match self.actions[at] {
                 Action::Notify { task, status, worker, cause } => self.notify(now, task, status, worker, cause, after),
-                Action::Assign { worker, task, attempt, payload, index } => {
-                    if let Some(payload) = self.payload(task, payload, index, after) {
-                        self.hand_over(Delivery { task, attempt, worker, index, payload }, after);
+                Action::Assign { worker, task, attempt, index, .. } => {
+                    if let Some(entry) = self.entry(task)
+                        && let Some(payload) = entry.payload.clone()
+                    {
+                        let job = entry.origin.job();
+                        self.hand_over(Delivery { task, attempt, worker, job, index, payload }, after);
                     }
                 }
                 Action::Accepted { task, payload } => self.accept(task, payload, after),
@@ -293,24 +299,14 @@ impl<T, R> State<T, R> {
                 Action::Move { task, to, .. } => self.answers.moved.push((task, to)),
                 Action::Joined { worker, .. } => self.answers.joined = Some(worker),
                 Action::Opened { job } => self.opened(job),
-                Action::JobDone { job } => self.forget_array(job, after),
-                Action::HandedBack { task, payload, index } => self.hand_back(task, payload, index, after),
-                Action::Element { task, payload, index, .. } => {
-                    // From now on it can be asked for by its id.
-                    self.payload(task, payload, index, after);
-                }
+                Action::JobDone { job } => self.job_done(job, after),
+                Action::HandedBack { task, index, .. } => self.hand_back(task, index),
+                Action::Element { job, task, payload, index } => self.enter_element(job, task, payload, index, after),
                 Action::ElementsRefused { worker, lack, .. } => {
-                    if !self.callbacks.is_empty() {
-                        self.lacks.push(format!("{}: {}", self.worker_label(worker), self.names.lack(lack)));
-                    }
+                    self.lacks.push(format!("{}: {}", self.worker_label(worker), self.names.lack(lack)));
                 }
                 Action::ElementsSettled { job, count, status, cause } => {
-                    if !self.callbacks.is_empty() {
-                        let lacks = std::mem::take(&mut self.lacks);
-                        let error = (!lacks.is_empty()).then(|| lacks.join("; ").into());
-                        let subject = Subject::Elements { job, count };
-                        self.post.push(StatusChange::of_elements(subject, status, cause, error));
-                    }
+                    self.elements_settled(job, count, status, cause);
                 }
                 // A revoked attempt is noticed when its holder asks or reports; records are not kept.
                 Action::Revoke { .. } | Action::Persist(_) => {}
@@ -334,12 +330,11 @@ impl<T, R> State<T, R> {
     /// The last thing before the lock is freed.
     pub(crate) fn conclude(&mut self, after: &mut After<T, R>) {
         self.answers.moved.clear();
-        if !self.idle_waiters.is_empty() && self.scheduler.unsettled() == 0 {
-            let written = self.post.written();
-            for waiter in &mut self.idle_waiters {
-                waiter.until_told.get_or_insert(if waiter.calls_back { 0 } else { written });
-            }
-            after.wakes.extend(self.idle_waiters_to_wake().into_iter().map(Wake::Thread));
+        if self.ends.wait_for_all() && self.scheduler.unsettled() == 0 {
+            self.ends.all_done(self.post.written());
+        }
+        if self.ends.some_come() {
+            after.wakes.extend(self.ends_to_wake());
         }
         after.deliver = self.post.needs_delivery();
     }
@@ -370,30 +365,35 @@ impl<T, R> State<T, R> {
     }
 
     /// A handle for the payload of an array.
-    pub(crate) fn stage_array(&mut self, part: Staged<T>) -> u64 {
+    pub(crate) fn stage_array(&mut self, part: Staged<T>, count: u32) -> u64 {
         self.answers.opened = None;
         self.next_array += 1;
         let handle = self.next_array | ARRAY;
         self.arrays.insert(handle, part);
-        self.staged_array = Some(handle);
+        self.staged_array = Some((handle, count));
         handle
     }
 
     /// The submission of an array is over; if it was refused, its payload goes.
     pub(crate) fn unstage_array(&mut self, after: &mut After<T, R>) {
-        if let Some(handle) = self.staged_array.take() {
+        if let Some((handle, _)) = self.staged_array.take() {
             self.drop_array(handle, after);
         }
     }
 
     fn opened(&mut self, job: JobId) {
         self.answers.opened = Some(job);
-        if let Some(handle) = self.staged_array.take() {
+        let array = self.staged_array.take();
+        self.jobs.open(job, array.map_or(0, |array| array.1));
+        if let Some((handle, _)) = array {
             self.array_of_job.insert(job, handle);
         }
     }
 
-    fn forget_array(&mut self, job: JobId, after: &mut After<T, R>) {
+    fn job_done(&mut self, job: JobId, after: &mut After<T, R>) {
+        if let Some(status) = self.jobs.finish(job) {
+            self.ends.job_done(job, &status, self.post.written());
+        }
         if let Some(handle) = self.array_of_job.remove(&job) {
             self.drop_array(handle, after);
         }
@@ -408,17 +408,43 @@ impl<T, R> State<T, R> {
     fn accept(&mut self, task: TaskId, position: u64, after: &mut After<T, R>) {
         self.answers.accepted.push(task);
         if let Some(staged) = self.staged.get_mut(position as usize).and_then(Option::take) {
-            self.enter(task, staged, position as u32, after);
+            let joined = staged.details.as_ref().and_then(|details| details.job);
+            let origin = match (self.answers.opened, joined) {
+                (Some(job), _) => Origin::Position(job, position as u32),
+                (None, Some(job)) => Origin::Job(job),
+                (None, None) => Origin::Alone,
+            };
+            if let Some(job) = origin.job() {
+                self.jobs.add(job);
+            }
+            self.enter(task, staged, origin, after);
         }
     }
 
-    fn enter(&mut self, task: TaskId, staged: Staged<T>, index: u32, after: &mut After<T, R>) {
+    /// An element of an array has become a task: from now on it can be asked for by its id.
+    fn enter_element(&mut self, job: JobId, task: TaskId, array: u64, index: u32, after: &mut After<T, R>) {
+        if let Some(array) = self.arrays.get(&array) {
+            let staged = Staged { payload: Arc::clone(&array.payload), details: array.details.clone() };
+            self.enter(task, staged, Origin::Element(job, index), after);
+        }
+    }
+
+    fn elements_settled(&mut self, job: JobId, count: u32, status: Status, cause: Cause) {
+        let lacks = std::mem::take(&mut self.lacks);
+        let error = (!lacks.is_empty()).then(|| lacks.join("; ").into());
+        self.jobs.settle_elements(job, count, status, error.as_ref());
+        if !self.callbacks.is_empty() {
+            self.post.push(StatusChange::of_elements(job, count, status, cause, error));
+        }
+    }
+
+    fn enter(&mut self, task: TaskId, staged: Staged<T>, origin: Origin, after: &mut After<T, R>) {
         if let Some(name) = staged.name() {
             self.tasks_by_name.insert(Arc::clone(name), task);
         }
         let Staged { payload, details } = staged;
         let payload = Some(payload);
-        let entry = Entry { id: task, payload, details, index, result: None, error: None, outcome: None };
+        let entry = Entry { id: task, payload, details, origin, told: None, result: None, error: None, outcome: None };
         if let Some(old) = self.entries.insert(entry) {
             self.forget(old, after);
         }
@@ -437,24 +463,20 @@ impl<T, R> State<T, R> {
         }
     }
 
-    /// The payload of a task that is not settled. An element of an array gets its own entry the first time.
-    fn payload(&mut self, task: TaskId, handle: u64, index: u32, after: &mut After<T, R>) -> Option<Arc<T>> {
-        if handle & ARRAY != 0 && self.entry(task).is_none() {
-            let array = self.arrays.get(&handle)?;
-            let staged = Staged { payload: Arc::clone(&array.payload), details: array.details.clone() };
-            self.enter(task, staged, index, after);
-        }
-        self.entry(task)?.payload.clone()
-    }
-
-    /// How a task is called by people: by its name, else by its id, and so that one is not taken for the other.
+    /// How a task is called by people: by its name, else as an element of its array or by its id, and so that none of these
+    /// is taken for the other.
     pub(crate) fn task_label(&self, task: TaskId) -> String {
-        match self.entry(task).and_then(Entry::name) {
-            Some(name) => name.to_string(),
-            None => {
-                let id = task.to_string();
-                if self.tasks_by_name.get(id.as_str()).is_some() { format!("{id} (by its id)") } else { id }
-            }
+        let entry = self.entry(task);
+        if let Some(name) = entry.and_then(Entry::name) {
+            return name.to_string();
+        }
+        let (label, how) = match entry.map(|entry| entry.origin) {
+            Some(Origin::Element(job, index)) => (element_label(job, index), "element"),
+            _ => (task.to_string(), "id"),
+        };
+        match self.tasks_by_name.get(label.as_str()).is_some() {
+            true => format!("{label} (by its {how})"),
+            false => label,
         }
     }
 
@@ -504,32 +526,37 @@ impl<T, R> State<T, R> {
         cause: Cause,
         after: &mut After<T, R>,
     ) {
-        if let Some((reported, _)) = &self.report
-            && *reported == task
-            && (status == Status::Completed || cause == Cause::Reported)
-            && let Some(entry) = self.entries.get_mut(task)
-            && let Some((_, report)) = self.report.take()
-        {
-            let result = match report {
-                Report::Result(result) => result,
-                Report::Error(error, result) => {
-                    entry.error = Some(error);
-                    result
+        let (is_told, is_settled) = (!self.callbacks.is_empty(), status.is_settled());
+        if !is_told && !is_settled && self.report.is_none() && self.jobs.is_empty() {
+            return;
+        }
+        let worker = worker.filter(|_| is_told).and_then(|worker| self.worker(worker));
+        let worker = worker.map(|record| Arc::clone(&record.name));
+        let mut entry = self.entries.get_mut(task);
+        if let Some(entry) = &mut entry {
+            if let Some(job) = entry.origin.job() {
+                let before = entry.told.replace(status);
+                self.jobs.move_task(job, before, status);
+            }
+            if (status == Status::Completed || cause == Cause::Reported)
+                && let Some((_, report)) = self.report.take_if(|(reported, _)| *reported == task)
+            {
+                let result = match report {
+                    Report::Result(result) => result,
+                    Report::Error(error, result) => {
+                        entry.error = Some(error);
+                        result
+                    }
+                };
+                if let Some(earlier) = std::mem::replace(&mut entry.result, result) {
+                    after.garbage.push((None, Some(earlier)));
                 }
-            };
-            if let Some(earlier) = std::mem::replace(&mut entry.result, result) {
-                after.garbage.push((None, Some(earlier)));
             }
         }
-        if !self.callbacks.is_empty() {
-            let worker = worker.and_then(|worker| self.worker(worker)).map(|record| Arc::clone(&record.name));
-            let entry = self.entry(task);
-            let change = StatusChange::of_task(task, entry, status, cause, worker);
-            self.post.push(change);
+        if is_told {
+            self.post.push(StatusChange::of_task(task, entry.as_deref(), status, cause, worker));
         }
-        if status.is_settled()
-            && let Some(entry) = self.entries.get_mut(task)
-        {
+        if is_settled && let Some(entry) = entry {
             entry.outcome = Some((status, cause, now));
             if let Some(payload) = entry.payload.take() {
                 after.garbage.push((Some(payload), None));
@@ -566,10 +593,13 @@ impl<T, R> State<T, R> {
         }
     }
 
-    fn hand_back(&mut self, task: TaskId, payload: u64, index: u32, after: &mut After<T, R>) {
-        if let Some(payload) = self.payload(task, payload, index, after) {
-            let details = self.entry(task).and_then(|entry| entry.details.clone());
-            self.answers.handed_back.push((task, index, Staged { payload, details }));
+    fn hand_back(&mut self, task: TaskId, index: u32) {
+        if let Some(entry) = self.entry(task)
+            && let Some(payload) = entry.payload.clone()
+        {
+            let (job, details) = (entry.origin.job(), entry.details.clone());
+            let staged = Staged { payload, details };
+            self.answers.handed_back.push(HandedBack { task, job, index, staged });
         }
     }
 
@@ -648,6 +678,7 @@ impl<T, R> State<T, R> {
     /// Nobody gets anything any more: those who wait are told.
     pub(crate) fn stop(&mut self, now: Time, after: &mut After<T, R>) {
         self.stopped = true;
+        self.ends.stop();
         self.end_waits(now, after);
     }
 
@@ -708,13 +739,18 @@ impl<T, R> State<T, R> {
             }
             return Ok(Err(None));
         };
-        self.next_waiter += 1;
-        let key = self.next_waiter;
+        let key = self.next_key();
         self.waiters.insert(key, Waiter { worker, wake, news: News::Waiting });
         if let Some(record) = self.worker_mut(worker) {
             record.waiting.push_back(key);
         }
         Ok(Err(Some(key)))
+    }
+
+    /// A new key for somebody who waits.
+    pub(super) fn next_key(&mut self) -> u64 {
+        self.next_waiter += 1;
+        self.next_waiter
     }
 
     /// Gives an assignment to whoever has waited longest for one for that worker.
@@ -766,6 +802,9 @@ impl<T, R> State<T, R> {
 
     /// The time of somebody who waits is up; they are told unless there is news already.
     pub(crate) fn time_out(&mut self, now: Time, key: u64, after: &mut After<T, R>) {
+        if self.end_wait_timed_out(key, after) {
+            return;
+        }
         let Some(waiter) = self.waiters.get_mut(&key) else { return };
         if matches!(waiter.news, News::Waiting) {
             waiter.news = News::TimedOut;
@@ -785,32 +824,8 @@ impl<T, R> State<T, R> {
         after.retired.push(unused);
     }
 
-    /// Those who wait until nothing is left to do and need not any longer. They look again by themselves.
-    pub(super) fn idle_waiters_to_wake(&self) -> SmallVec<[Thread; 1]> {
-        let done = self.idle_waiters.iter().filter(|waiter| waiter.is_done(self.post.told()));
-        done.map(|waiter| waiter.thread.clone()).collect()
-    }
-
-    /// Whether nothing was left to do at some time since first asked, and everybody has been told of all that came before;
-    /// if not, the thread is woken once it is so.
-    pub(crate) fn idle_or_wake(&mut self, thread: &Thread) -> bool {
-        let known = self.idle_waiters.iter().position(|known| known.thread.id() == thread.id());
-        let at = known.unwrap_or_else(|| {
-            let calls_back = self.post.is_delivered_by(thread.id());
-            let goal = if calls_back { 0 } else { self.post.written() };
-            let until_told = (self.scheduler.unsettled() == 0).then_some(goal);
-            self.idle_waiters.push(IdleWaiter { thread: thread.clone(), calls_back, until_told });
-            self.idle_waiters.len() - 1
-        });
-        let done = self.idle_waiters[at].is_done(self.post.told());
-        if done {
-            self.idle_waiters.swap_remove(at);
-        }
-        done
-    }
-
-    /// The thread no longer waits.
-    pub(crate) fn stop_idle_wait(&mut self, thread: &Thread) {
-        self.idle_waiters.retain(|known| known.thread.id() != thread.id());
+    /// Those who wait for an end that has come and has been told of.
+    pub(super) fn ends_to_wake(&mut self) -> SmallVec<[Wake; 1]> {
+        self.ends.take_told(self.post.told())
     }
 }

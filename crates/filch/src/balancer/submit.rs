@@ -254,7 +254,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
                 return Err(Error::Stopped);
             }
             let resolved = state.resolve(now, &mut spec, &staged, None, Siblings::None);
-            spec.payload = state.stage_array(staged);
+            spec.payload = state.stage_array(staged, count);
             let template = Box::new(spec);
             let result = resolved.and_then(|_| {
                 state

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use filch_core::{Health, Metrics, Status, TaskId, Violation, WorkerStatus};
+use filch_core::{Health, JobId, Metrics, Status, TaskId, Violation, WorkerStatus};
 
 use super::{Balancer, State};
 use crate::error::Error;
-use crate::explain::{self, Explanation};
+use crate::explain::{self, Explanation, JobExplanation};
 use crate::info::{Sample, StealReport, TaskInfo, TaskStatus, WorkerInfo};
 use crate::names::NameBook;
 use crate::task::TaskName;
@@ -55,7 +55,8 @@ impl<T, R> State<T, R> {
             status,
             worker: holder.map(|(worker, _)| self.worker_label(worker)),
             attempt: holder.map_or(0, |(_, attempt)| attempt),
-            index: entry.map_or(0, |entry| entry.index),
+            job: entry.and_then(|entry| entry.origin.job()),
+            index: entry.and_then(|entry| entry.origin.index()),
         }
     }
 
@@ -183,7 +184,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     }
 
     /// Goes through all places, so many at a time; `look` lists one portion and says how many places there are.
-    fn portions<O, L>(self, portion: u32, look: L) -> impl Iterator<Item = O> + use<T, R, O, L>
+    pub(super) fn portions<O, L>(self, portion: u32, look: L) -> impl Iterator<Item = O> + use<T, R, O, L>
     where
         L: Fn(&Self, Range<u32>) -> (Vec<O>, u32),
     {
@@ -213,6 +214,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         Ok(TaskStatus {
             id,
             name: entry.and_then(|entry| entry.name()).map(ToString::to_string),
+            job: entry.and_then(|entry| entry.origin.job()),
+            index: entry.and_then(|entry| entry.origin.index()),
             status,
             cause: entry.and_then(|entry| entry.outcome).map(|outcome| outcome.1).unwrap_or_default(),
             worker: state.scheduler.holder(id).map(|(worker, _)| state.worker_label(worker)),
@@ -233,6 +236,29 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
             state.status(id).and_then(|_| state.scheduler.explain_at(id, now).or_else(|| state.bare_explanation(id)));
         let explanation = known.ok_or_else(|| Error::UnknownTask(task.to_string()))?;
         Ok(explain::translate(&state, &self.shared.names, now, explanation))
+    }
+
+    /// Why the elements of an array wait that were never handed out. They are all alike, so what keeps one keeps them all.
+    /// Tasks of other jobs, and elements that were handed out or wait by themselves, are [explained](Balancer::explain) one by
+    /// one.
+    ///
+    /// ```
+    /// use filch::{Balancer, Task, Worker};
+    /// let balancer: Balancer = Balancer::builder().build()?;
+    /// balancer.register_worker(Worker::new("w").capability("cpu"))?;
+    /// let job = balancer.submit_array(Task::new().requires("cuda"), 500)?;
+    /// let why = balancer.explain_job(job)?.to_string();
+    /// assert!(why.contains("no registered worker can ever run it"), "{why}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there is no such job, or it was done so long ago that nothing is known of it.
+    pub fn explain_job(&self, job: JobId) -> Result<JobExplanation, Error> {
+        let now = self.now();
+        let state = self.shared.state.lock();
+        let (status, explanation) = (state.job_status(job)?, state.scheduler.explain_job_at(job, now));
+        Ok(explain::translate_job(&state, &self.shared.names, now, status, explanation))
     }
 
     /// Checks every invariant of the machine; for tests. Costs time in proportion to everything there is.

@@ -1,6 +1,6 @@
 //! Workers come, change, report, fall silent and leave.
 
-use filch_core::{Event, LoadReport, Remaining, TaskId, WorkerId};
+use filch_core::{Event, JobId, LoadReport, Remaining, TaskId, WorkerId};
 
 use super::Balancer;
 use crate::error::Error;
@@ -12,6 +12,8 @@ use crate::worker::{Worker, WorkerName, WorkerUpdate};
 pub struct ReturnedTask<T = ()> {
     /// The id it had.
     pub id: TaskId,
+    /// The job it belonged to.
+    pub job: Option<JobId>,
     /// Its position in its array or other job; 0 for a single task.
     pub index: u32,
     /// The task itself, under its old name. What it waited for is over, so it waits for nothing; it belongs to no job and
@@ -70,7 +72,11 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
             state.remove_worker(worker, after);
             let returned = std::mem::take(&mut state.answers.handed_back).into_iter();
             let task = |staged: super::state::Staged<T>| Task { payload: staged.payload, details: staged.details };
-            Ok(returned.map(|(id, index, staged)| ReturnedTask { id, index, task: task(staged).returned() }).collect())
+            let returned = returned.map(|left| {
+                let task = task(left.staged).returned();
+                ReturnedTask { id: left.task, job: left.job, index: left.index, task }
+            });
+            Ok(returned.collect())
         })
     }
 
