@@ -5,6 +5,7 @@ use std::cell::Cell;
 use smallvec::SmallVec;
 
 use super::keys::Arrival;
+use super::ready::Head;
 use super::{Flags, Scheduler, State, Timer, queue_key};
 use crate::action::Action;
 use crate::explain::{Decision, DecisionCandidate};
@@ -280,7 +281,11 @@ impl Scheduler {
     /// Takes a task out of its lane; it stays in its level's list by age.
     pub(super) fn leave_lane(&mut self, slot: u32) {
         let task = self.tasks.at(slot);
-        self.ready.remove(task.level, task.job, task.signature, task.order(), slot);
+        let next = self.ready.remove(task.level, task.job, task.signature, task.order(), slot);
+        if let Some(Head::Task(next)) = next {
+            // It will probably be handed out next: by then it has come from memory.
+            self.tasks.load_ahead(next);
+        }
         self.drop_reservation(slot);
     }
 

@@ -112,9 +112,16 @@ impl Ready {
         self.levels[usize::from(level) - 1].turns.first().map_or(0, |turn| turn.0)
     }
 
-    /// Changes a lane and keeps the orders above it right.
+    /// Changes a lane and keeps the orders above it right. What is first in it then.
     #[inline]
-    fn edit(&mut self, level: u8, job: u32, signature: u32, received: u64, edit: impl FnOnce(&mut Lane)) {
+    fn edit(
+        &mut self,
+        level: u8,
+        job: u32,
+        signature: u32,
+        received: u64,
+        edit: impl FnOnce(&mut Lane),
+    ) -> Option<Head> {
         let hash = short_hash(&(level, job, signature));
         let at = match self.by_place.find(hash, |at| self.lanes[at].is(level, job, signature)) {
             Some(at) => at,
@@ -128,10 +135,11 @@ impl Ready {
         let lane = &mut self.lanes[at];
         let before = lane.head().map(|head| head.0);
         edit(lane);
-        let after = lane.head().map(|head| head.0);
+        let (after, first) = lane.head().unzip();
         if before != after {
             self.refile(at, received, before, after);
         }
+        first
     }
 
     /// Files a lane under its new head.
@@ -174,11 +182,12 @@ impl Ready {
         });
     }
 
-    pub(crate) fn remove(&mut self, level: u8, job: u32, signature: u32, order: OrderKey, slot: u32) {
+    /// Takes a task out of its lane. What is first in it then.
+    pub(crate) fn remove(&mut self, level: u8, job: u32, signature: u32, order: OrderKey, slot: u32) -> Option<Head> {
         self.edit(level, job, signature, 0, |lane| {
             let removed = lane.tasks.remove((order, slot));
             debug_assert!(removed, "a central task is found in its lane");
-        });
+        })
     }
 
     pub(crate) fn set_array(&mut self, level: u8, job: u32, signature: u32, received: u64, order: Option<OrderKey>) {

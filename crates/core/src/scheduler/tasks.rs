@@ -305,6 +305,9 @@ impl Tasks {
     fn reuse(&mut self) -> u32 {
         let slot = self.vacant_first;
         self.unlink(slot);
+        if self.vacant_first != NONE {
+            self.load_ahead(self.vacant_first);
+        }
         let task = self.at_mut(slot);
         let generation = task.generation.wrapping_add(1);
         *task = Task { generation, ..Task::vacant() };
@@ -441,6 +444,13 @@ impl Tasks {
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: u32) -> &mut Task {
         &mut self.chunks[slot as usize / CHUNK].tasks[slot as usize % CHUNK]
+    }
+
+    /// Reads a word of each line of a task's record that will be needed soon, without waiting for it.
+    #[inline]
+    pub(crate) fn load_ahead(&self, slot: u32) {
+        let task = self.at(slot);
+        std::hint::black_box((task.generation, task.planned));
     }
 
     #[inline]
