@@ -643,3 +643,62 @@ fn a_long_chain_of_tasks_without_a_home_ends_without_recursion() {
     assert_eq!(actions.iter().filter(failed).count(), ids.len());
     scheduler.check().expect("every invariant holds");
 }
+
+/// A worker with four cores, one of them in use by a task that was planned with `planned`, and a task as wide as the worker.
+fn beside_a_wide_task(planned: Span) -> (Bench, WorkerId, (TaskId, u32), TaskId) {
+    let mut bench = Bench::new(&Config::default());
+    let worker = bench.join(&[], 4);
+    let cores = |units| Demand::new([(ResourceId::CPUS, Amount::from_units(units))]);
+    let blocker = TaskSpec { demand: cores(1), estimate: Some(planned), ..TaskSpec::default() };
+    bench.submit(blocker);
+    bench.step(Event::Pull { worker, wait: false });
+    let held = bench.assigned()[0];
+    bench.step(Event::Start { task: held.0, attempt: held.1 });
+    let wide = bench.submit(TaskSpec { demand: cores(4), estimate: Some(Span::from_secs(1)), ..TaskSpec::default() });
+    (bench, worker, held, wide)
+}
+
+fn one_core(estimate: Span) -> TaskSpec {
+    let demand = Demand::new([(ResourceId::CPUS, Amount::from_units(1))]);
+    TaskSpec { demand, estimate: Some(estimate), ..TaskSpec::default() }
+}
+
+#[test]
+fn what_runs_longer_than_planned_does_not_keep_short_tasks_from_the_rest_of_its_worker() {
+    for cancelled in [false, true] {
+        let (mut bench, worker, (blocker, attempt), wide) = beside_a_wide_task(Span::from_secs(2));
+        let short = bench.submit(one_core(Span::from_millis(1)));
+        bench.wait(Span::from_secs(3));
+        if cancelled {
+            bench.step(Event::Cancel { task: blocker });
+        }
+        bench.step(Event::Pull { worker, wait: true });
+        let mut got = bench.assigned();
+        let mut waited = Span::ZERO;
+        while got.is_empty() && waited < Span::from_secs(60) {
+            bench.wait(Span::from_millis(100));
+            waited += Span::from_millis(100);
+            got = bench.assigned();
+        }
+        assert_eq!(got.first().map(|entry| entry.0), Some(short), "cancelled: {cancelled}");
+        assert!(waited <= Span::from_secs(1), "{waited}");
+        // And the wide one comes as soon as there is room.
+        bench.step(Event::Finish { task: short, attempt: got[0].1 });
+        bench.step(Event::Pull { worker, wait: true });
+        assert_eq!(bench.assigned(), []);
+        bench.step(Event::Finish { task: blocker, attempt });
+        assert_eq!(bench.assigned().first().map(|entry| entry.0), Some(wide), "cancelled: {cancelled}");
+    }
+}
+
+#[test]
+fn a_long_task_does_not_hide_short_ones_that_fit_before_a_wide_one() {
+    let (mut bench, worker, _, wide) = beside_a_wide_task(Span::from_secs(3));
+    let long = bench.submit(one_core(Span::from_secs(100)));
+    let short = bench.submit(one_core(Span::from_millis(5)));
+    bench.step(Event::Pull { worker, wait: true });
+    let got: Vec<TaskId> = bench.assigned().iter().map(|entry| entry.0).collect();
+    assert_eq!(got, [short]);
+    assert_eq!(bench.scheduler.status(long), Some(Status::Queued));
+    assert_eq!(bench.scheduler.status(wide), Some(Status::Queued));
+}

@@ -100,6 +100,11 @@ impl Line {
         self.first().into_iter().chain(self.rest.iter().flat_map(|rest| rest.iter()))
     }
 
+    /// The slots of all, the first in order first.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = u32> + '_ {
+        self.first().map(|first| first.1).into_iter().chain(self.rest.iter().flat_map(|rest| rest.in_order()))
+    }
+
     /// How many stand before a place in the order; counting stops at about `most`.
     pub(crate) fn before(&self, order: OrderKey, most: usize) -> usize {
         let first = self.first().is_some_and(|first| first.0 < order);
@@ -175,6 +180,20 @@ impl Rest {
         }
     }
 
+    fn in_order(&self) -> impl Iterator<Item = u32> + '_ {
+        let in_blocks = self.blocks.iter().flat_map(|block| &block.entries[block.from..]);
+        let mut in_blocks = in_blocks.filter(|entry| entry.1 != NONE).peekable();
+        let mut early = self.early.iter().peekable();
+        std::iter::from_fn(move || {
+            let sooner = match (early.peek(), in_blocks.peek()) {
+                (Some(early), Some(other)) => early < other,
+                (early, _) => early.is_some(),
+            };
+            let next = if sooner { early.next() } else { in_blocks.next() };
+            next.map(|entry| entry.1)
+        })
+    }
+
     fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
         let in_blocks = self.blocks.iter().flat_map(|block| &block.entries[block.from..]);
         in_blocks.filter(|entry| entry.1 != NONE).chain(&self.early).copied()
@@ -231,6 +250,7 @@ mod tests {
                     let mut all: Vec<Entry> = line.iter().collect();
                     all.sort_unstable();
                     assert!(all.iter().eq(set.iter()));
+                    assert!(line.in_order().eq(set.iter().map(|entry| entry.1)));
                     let order = (9, 9, step / 2);
                     assert_eq!(line.before(order, usize::MAX), set.range(..(order, 0)).count());
                 }

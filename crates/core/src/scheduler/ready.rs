@@ -74,6 +74,8 @@ pub(crate) struct Found {
     pub(crate) signature: u32,
     pub(crate) order: OrderKey,
     lane: u32,
+    /// A task of the lane that is to be taken instead of the first.
+    pub(crate) picked: Option<u32>,
 }
 
 /// Where a search that looked at too many lanes goes on next time.
@@ -249,7 +251,7 @@ impl Ready {
                         return Search { found: None, cut_off: Some(cursor) };
                     }
                     looks += 1;
-                    let found = Found { level, job, signature: self.lanes[lane].signature, order, lane };
+                    let found = Found { level, job, signature: self.lanes[lane].signature, order, lane, picked: None };
                     if fits(&found) {
                         return Search { found: Some(found), cut_off: None };
                     }
@@ -267,6 +269,11 @@ impl Ready {
             return None;
         }
         lane.head().map(|head| head.1)
+    }
+
+    /// The tasks of the lane that was found, the first in order first.
+    pub(crate) fn in_order(&self, found: &Found) -> impl Iterator<Item = u32> + '_ {
+        self.lanes.get(found.lane).into_iter().flat_map(|lane| lane.tasks.in_order())
     }
 
     /// Every lane's tasks, for checks: level, job, signature, order and slot.

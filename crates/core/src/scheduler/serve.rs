@@ -10,6 +10,8 @@ use crate::steal::QUEUE_LOOKS;
 use crate::time::{Span, Time};
 use crate::worker::WorkerState;
 
+/// Tasks that one search looks at for something short enough to run before a wide task that waits.
+const BACKFILL_LOOKS: usize = 256;
 /// How soon a worker whose search was cut off looks on, if it still waits.
 const LOOK_ON_AFTER: Span = Span::from_millis(1);
 
@@ -130,15 +132,19 @@ impl Scheduler {
     fn search(&self, at: u32, floor: u8) -> (Search, Option<Found>) {
         let worker = &self.workers[at];
         let class = &self.classes[worker.class];
-        let mut wide = None;
-        let search = self.ready.find(floor, worker.resume.as_deref(), |found| {
+        let (mut wide, mut picked, mut looks) = (None, None, BACKFILL_LOOKS);
+        let mut search = self.ready.find(floor, worker.resume.as_deref(), |found| {
             let signature = &self.signatures[found.signature];
             if class.can_ever(signature).is_err() {
                 return false;
             }
             match worker.has_room(class, signature) {
                 Ok(()) if worker.reservation().is_none() => true,
-                Ok(()) => self.may_backfill(found, at),
+                Ok(()) if self.ready.head(found) == Some(Head::Element) => self.may_backfill_element(found, at),
+                Ok(()) => {
+                    picked = self.backfill(found, at, &mut looks);
+                    picked.is_some()
+                }
                 Err(Shortage::Resource { .. }) => {
                     if wide.is_none() && worker.reservation().is_none() {
                         wide = Some(*found);
@@ -148,15 +154,22 @@ impl Scheduler {
                 Err(_) => false,
             }
         });
+        if let Some(found) = &mut search.found {
+            found.picked = picked;
+        }
         (search, wide)
     }
 
-    fn may_backfill(&self, found: &Found, at: u32) -> bool {
-        let wish = match self.ready.head(found) {
-            Some(Head::Task(slot)) => Some(self.wish_of(slot)),
-            Some(Head::Element) => self.jobs[found.job].array.as_ref().map(Array::wish),
-            None => None,
-        };
+    /// Something of a lane that may use a worker although a wide task waits for it: the first, or one of the next that is
+    /// shorter. `looks` falls by those looked at.
+    fn backfill(&self, found: &Found, at: u32, looks: &mut usize) -> Option<u32> {
+        let tasks = self.ready.in_order(found).take(*looks).inspect(|_| *looks -= 1);
+        let mut tasks = tasks.filter(|&slot| self.fits_now(slot, at).is_ok());
+        tasks.next()
+    }
+
+    fn may_backfill_element(&self, found: &Found, at: u32) -> bool {
+        let wish = self.jobs[found.job].array.as_ref().map(Array::wish);
         wish.is_some_and(|wish| self.wish_fits(&wish, at).is_ok())
     }
 
@@ -189,9 +202,7 @@ impl Scheduler {
         if task.flags.has(Flags::RESERVED) || !self.may_reserve(task.ready_at) {
             return false;
         }
-        let from = self.fits_from(slot, at);
-        let id = self.tasks.id(slot);
-        self.workers[at].set_reservation(Some(Reservation { task: id, from }));
+        self.set_reservation(slot, at);
         let task = self.tasks.at_mut(slot);
         task.flags.set(Flags::RESERVED, true);
         task.worker = at;
@@ -199,27 +210,28 @@ impl Scheduler {
         true
     }
 
-    /// When a task that a worker can ever run is expected to fit there: tasks end when they are planned to.
+    /// When a task that a worker can ever run is expected to fit there.
     pub(crate) fn fits_from(&self, slot: u32, at: u32) -> Time {
         let worker = &self.workers[at];
         let capacity = &self.classes[worker.class].capacity;
         let demand = &self.signatures[self.tasks.at(slot).signature].demand;
         let (gpus, needs) = (capacity.get(ResourceId::GPUS), wanted_devices(demand));
-        let mut ends: Vec<(Time, u32)> = worker
-            .running
-            .iter()
-            .map(|&running| {
-                let task = self.tasks.at(running);
-                ((task.since + task.planned).max(self.now), running)
-            })
-            .collect();
-        ends.sort_unstable();
+        let mut ends: Vec<(Time, u32, &[u16])> = Vec::with_capacity(worker.used_slots() as usize);
+        for &running in &worker.running {
+            let task = self.tasks.at(running);
+            let devices = self.tasks.extra(running).map_or(&[][..], |extra| &extra.devices);
+            ends.push((self.expected_end(task.since, task.planned), task.signature, devices));
+        }
+        for ghost in worker.ghosts() {
+            ends.push((self.expected_end(ghost.since, ghost.planned), ghost.signature, &ghost.devices));
+        }
+        ends.sort_by_key(|end| end.0);
         let (mut reserved, mut devices) = (worker.reserved.clone(), worker.devices.clone());
-        for (end, running) in ends {
-            let ended = &self.signatures[self.tasks.at(running).signature].demand;
+        for (end, signature, held) in ends {
+            let ended = &self.signatures[signature].demand;
             reserved.remove(ended);
-            if let (Some(held), Some(extra)) = (wanted_devices(ended), self.tasks.extra(running)) {
-                devices.give_back(&extra.devices, held);
+            if let Some(needs) = wanted_devices(ended) {
+                devices.give_back(held, needs);
             }
             let on_devices = needs.is_none_or(|needs| devices.check(gpus, needs).is_ok());
             if on_devices && capacity.has_room(&reserved, demand) {
@@ -227,6 +239,33 @@ impl Scheduler {
             }
         }
         self.now
+    }
+
+    /// When an attempt should end that began then and was planned with that much time. One that has run longer than
+    /// planned is expected to need as long again as it has run.
+    fn expected_end(&self, since: Time, planned: Span) -> Time {
+        let end = since + planned;
+        if end > self.now { end } else { self.now + self.now.since(since) }
+    }
+
+    /// The moment has come that a worker is kept free for. If its task does not fit yet, something runs longer than was
+    /// thought: until then others may use what is left.
+    pub(super) fn reservation_due(&mut self, worker: WorkerId, actions: &mut Vec<Action>) {
+        let Ok(at) = self.worker_slot(worker) else { return };
+        let (Some(reservation), Some(slot)) = (self.workers[at].reservation(), self.reserved_for(at)) else { return };
+        if reservation.from > self.now {
+            return;
+        }
+        self.set_reservation(slot, at);
+        self.serve(at, actions);
+    }
+
+    /// Keeps a worker free for a task from the moment it should fit.
+    fn set_reservation(&mut self, slot: u32, at: u32) {
+        let from = self.fits_from(slot, at).max(self.now + LOOK_ON_AFTER);
+        let task = self.tasks.id(slot);
+        self.workers[at].set_reservation(Some(Reservation { task, from }));
+        self.timers.set(from, Timer::Reserved(self.worker_id(at)));
     }
 
     /// The task a worker is kept free for, if that still holds.
@@ -264,7 +303,8 @@ impl Scheduler {
 
     fn take_found(&mut self, found: &Found, actions: &mut Vec<Action>) -> Option<u32> {
         match self.ready.head(found)? {
-            Head::Task(slot) => {
+            Head::Task(first) => {
+                let slot = found.picked.unwrap_or(first);
                 self.take_from_lane(slot);
                 Some(slot)
             }

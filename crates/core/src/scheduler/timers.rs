@@ -29,6 +29,8 @@ pub(crate) enum Timer {
     ArrayAging(JobId),
     /// A worker whose search for work was cut off looks on.
     Look(WorkerId),
+    /// The moment a worker is kept free for has come.
+    Reserved(WorkerId),
     /// A silent worker's exclusive tasks are given to others.
     Lease(WorkerId),
     /// A worker that was set aside gets work again.

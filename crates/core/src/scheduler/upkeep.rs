@@ -98,6 +98,7 @@ impl Scheduler {
                         self.serve(slot, actions);
                     }
                 }
+                Timer::Reserved(worker) => self.reservation_due(worker, actions),
                 Timer::Lease(worker) => self.lease_ended(worker, actions),
                 Timer::Quarantine(worker) => {
                     if let Ok(slot) = self.worker_slot(worker)
