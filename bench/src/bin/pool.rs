@@ -4,8 +4,10 @@
 //! runs, so only neighbours can be compared. Losses are printed like wins.
 #![forbid(unsafe_code)]
 
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -309,16 +311,22 @@ fn skynets(list: &mut List, count: usize) {
     });
 }
 
-/// A loop over a slice.
+/// A loop over a slice, several times in a turn: a single one would measure who left what in the cache before it. Both take
+/// the same slice, because two differ in how the system maps their memory.
 fn loops(list: &mut List, count: usize) {
+    const PASSES: usize = 16;
     let step = |number: &mut u64| *number = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31) ^ 1;
-    let (pool, mut numbers) = (Arc::clone(&list.systems.filch), vec![1u64; count]);
-    list.whole("parallel_for", "filch_join", count as f64, move || {
-        pool.install(|| filch_pool::for_each_mut(&mut numbers, step));
+    let slice = Rc::new(RefCell::new(vec![1u64; count]));
+    let operations = (PASSES * count) as f64;
+    let (pool, numbers) = (Arc::clone(&list.systems.filch), Rc::clone(&slice));
+    list.whole("parallel_for", "filch_join", operations, move || {
+        let numbers = &mut *numbers.borrow_mut();
+        (0..PASSES).for_each(|_| pool.install(|| filch_pool::for_each_mut(numbers, step)));
     });
-    let (pool, mut numbers) = (Arc::clone(&list.systems.rayon), vec![1u64; count]);
-    list.whole("parallel_for", "rayon", count as f64, move || {
-        pool.install(|| numbers.par_iter_mut().for_each(step));
+    let (pool, numbers) = (Arc::clone(&list.systems.rayon), slice);
+    list.whole("parallel_for", "rayon", operations, move || {
+        let numbers = &mut *numbers.borrow_mut();
+        (0..PASSES).for_each(|_| pool.install(|| numbers.par_iter_mut().for_each(step)));
     });
 }
 
@@ -423,8 +431,13 @@ fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let mut list = entries(&arguments)?;
     list.iter_mut().for_each(|entry| _ = (entry.turn)());
-    for _ in 0..arguments.rounds {
-        list.iter_mut().for_each(measure);
+    // Back and forth, so that nobody always comes after the same rival and finds what that one left in the caches.
+    for round in 0..arguments.rounds {
+        if round.is_multiple_of(2) {
+            list.iter_mut().for_each(measure);
+        } else {
+            list.iter_mut().rev().for_each(measure);
+        }
     }
     let row = |entry: &mut Entry| Row {
         work: entry.work,

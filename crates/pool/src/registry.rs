@@ -127,6 +127,9 @@ pub(crate) struct Registry {
     outside_spawned: AtomicU64,
     /// Whether anybody forked since this was last asked: the next region probably will too.
     forked: AtomicBool,
+    /// Whether a worker is on its way to another processor: whoever waits for it should not sleep, because it would be
+    /// woken on that very processor.
+    pub(crate) moving: AtomicBool,
     stop: AtomicU32,
     idle_waiters: AtomicUsize,
     idle: (Mutex<()>, Condvar),
@@ -156,6 +159,7 @@ impl Registry {
             passed: Queue::new(),
             outside_spawned: AtomicU64::new(0),
             forked: AtomicBool::new(false),
+            moving: AtomicBool::new(false),
             stop: AtomicU32::new(RUNNING),
             idle_waiters: AtomicUsize::new(0),
             idle: (Mutex::new(()), Condvar::new()),

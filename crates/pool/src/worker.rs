@@ -8,10 +8,13 @@ use std::time::Instant;
 
 use crate::deque::{Deque, Header, NOBODY, Slot, Steal};
 use crate::latch::Latch;
+use crate::pin;
 use crate::registry::{Registry, Seat};
 use crate::ring::Take;
 use crate::scope::Core;
-use crate::sync::{Arc, Duration, current as current_thread, park, park_timeout, spin, thread_local, yield_now};
+use crate::sync::{
+    Arc, Duration, Ordering, current as current_thread, park, park_timeout, spin, thread_local, yield_now,
+};
 use crate::task::{Fate, LANES, Lane, Task};
 
 /// How often an idle worker looks everywhere before it sleeps, with growing pauses.
@@ -71,7 +74,17 @@ pub(crate) struct Worker {
     /// the last time.
     linger: Cell<u32>,
     linger_before: Cell<u32>,
+    /// How many regions in a row were entered, without sleep between them, from the very processor this worker runs on;
+    /// and when it last moved away because of that.
+    crowded: Cell<u32>,
+    moved: Cell<Option<Instant>>,
 }
+
+/// After so many regions entered from the worker's own processor it moves to another one, but not more often than so. The
+/// thread that enters and the worker would go on taking turns there: each only yields, and the system sees no reason to
+/// part them for many milliseconds.
+const CROWDED: u32 = 4;
+const STAY: Duration = Duration::from_millis(2);
 
 /// A worker that finds fewer tasks than this in the shared queue is faster than those who spawn them: it looks away for a
 /// while, because every look stops them for longer than one task takes.
@@ -111,6 +124,8 @@ pub(crate) fn run(registry: Arc<Registry>, index: usize) {
         scope: Cell::new(ptr::null()),
         linger: Cell::new(0),
         linger_before: Cell::new(0),
+        crowded: Cell::new(0),
+        moved: Cell::new(None),
         registry,
     };
     let _ = worker.seat().thread.set(current_thread());
@@ -177,6 +192,24 @@ impl Worker {
     #[inline(always)]
     pub(crate) fn deque(&self) -> &Deque {
         &self.seat().deque
+    }
+
+    /// A region ended that a thread on processor `from` entered and waits for.
+    pub(crate) fn served(&self, from: Option<usize>) {
+        if from.is_none() || from != pin::here() {
+            self.crowded.set(0);
+            return;
+        }
+        self.crowded.set(self.crowded.get() + 1);
+        if self.crowded.get() < CROWDED || self.moved.get().is_some_and(|moved| moved.elapsed() < STAY) {
+            return;
+        }
+        self.crowded.set(0);
+        self.moved.set(Some(Instant::now()));
+        self.registry.moving.store(true, Ordering::Relaxed);
+        // If it must stay, all goes on as before, only slower.
+        let _ = from.map(pin::leave);
+        self.registry.moving.store(false, Ordering::Relaxed);
     }
 
     /// Queues a spawned task here.
@@ -430,6 +463,8 @@ impl Worker {
             let may_park = sentinel || quiet > QUIET_NAPS || sleep.has_sentinel() || sleep.none_active();
             if may_park && !registry.has_work(index) && !registry.is_stopping() {
                 self.park(|| if sentinel { park_timeout(nap) } else { park() });
+                // Whoever enters now wakes this worker and makes room for it.
+                self.crowded.set(0);
             }
             let timed_out = sleep.delist(index);
             if sentinel {
