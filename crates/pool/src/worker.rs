@@ -64,6 +64,8 @@ pub(crate) struct Worker {
     seat: *const Seat,
     registry: Arc<Registry>,
     index: u32,
+    /// Whether there are others who may steal.
+    shared: bool,
     tick: Cell<u32>,
     random: Cell<u64>,
     /// The last victim that had something.
@@ -118,6 +120,7 @@ pub(crate) fn run(registry: Arc<Registry>, index: usize) {
     let worker = Worker {
         seat: &raw const registry.seats[index],
         index: index as u32,
+        shared: registry.seats.len() > 1,
         tick: Cell::new(0),
         random: Cell::new(0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1) << 17),
         sticky: Cell::new(registry.victims.nearest(index)),
@@ -247,12 +250,22 @@ impl Worker {
     fn next(&self) -> Option<Work> {
         let tick = self.tick.get().wrapping_add(1);
         self.tick.set(tick);
-        if tick.is_multiple_of(FAIRNESS) {
-            self.registry.nudge_idle_waiters();
-            if let Some(task) = LANES.into_iter().rev().find_map(|lane| self.take_neglected(lane)) {
+        if tick.is_multiple_of(FAIRNESS)
+            && let Some(task) = self.next_neglected()
+        {
+            return Some(Work::Task(task));
+        }
+        if self.registry.is_undisturbed(self.index()) {
+            let own = self.pop(Lane::Awaited).or_else(|| self.pop(Lane::High)).or_else(|| self.pop(Lane::Normal));
+            if let Some(task) = own {
                 return Some(Work::Task(task));
             }
         }
+        self.next_of_all()
+    }
+
+    /// The next thing to run if it may be anything that needs no stealing.
+    fn next_of_all(&self) -> Option<Work> {
         if let Some((job, owner)) = self.registry.take_passed(None) {
             return Some(Work::Job(job, owner));
         }
@@ -267,6 +280,13 @@ impl Worker {
             mail.or_else(|| self.pop(lane)).or_else(|| self.take_injected(lane))
         };
         LANES.into_iter().find_map(next).map(Work::Task)
+    }
+
+    /// The task that would otherwise come last, and a look at who waits for the end of all.
+    #[cold]
+    fn next_neglected(&self) -> Option<*mut Task> {
+        self.registry.nudge_idle_waiters();
+        LANES.into_iter().rev().find_map(|lane| self.take_neglected(lane))
     }
 
     /// The task of a lane that would otherwise come last: newer ones may come for ever.
@@ -317,16 +337,31 @@ impl Worker {
     /// # Safety
     /// The caller took the task out of a queue.
     unsafe fn run_task(&self, task: *mut Task) {
-        if self.registry.seats.len() > 1 {
+        // SAFETY: tasks in queues are alive and consumed once.
+        unsafe {
+            // A scope waits for its tasks, so they run even if the pool throws the others away.
+            let fate = if (*task).scope.is_null() { self.registry.fate() } else { Fate::Run };
+            self.consume(task, fate);
+        }
+    }
+
+    /// # Safety
+    /// As for `consume`; a scope waits for the task.
+    #[inline]
+    unsafe fn run_scoped(&self, task: *mut Task) {
+        // SAFETY: the caller's promise.
+        unsafe { self.consume(task, Fate::Run) };
+    }
+
+    /// # Safety
+    /// The caller took the task out of a queue.
+    #[inline]
+    unsafe fn consume(&self, task: *mut Task, fate: Fate) {
+        if self.shared {
             self.deque().arm();
         }
         // SAFETY: tasks in queues are alive and consumed once.
-        let ended = unsafe {
-            // A scope waits for its tasks, so they run even if the pool throws the others away.
-            let fate = if (*task).scope.is_null() { self.registry.fate() } else { Fate::Run };
-            ((*task).run)(task, self, fate)
-        };
-        if ended {
+        if unsafe { ((*task).run)(task, self, fate) } {
             self.count_executed();
         }
     }
@@ -555,11 +590,18 @@ impl Worker {
         let ring = &self.seat().rings[Lane::Awaited as usize];
         let mut may_steal = true;
         let mut help = || {
+            let mut helped = false;
+            // As long as there are some here, there is no need to look whether the scope has ended.
             // SAFETY: this is the owner's thread.
-            let own = unsafe { ring.pop_above(mark) };
-            if let Some(task) = own.or_else(|| self.registry.take_of_scope(scope)) {
+            while let Some(task) = unsafe { ring.pop_above(mark) } {
                 self.run_if_of_scope(task, scope);
+                helped = true;
+            }
+            if helped {
                 return true;
+            }
+            if let Some(task) = self.registry.take_of_scope(scope) {
+                return self.run_if_of_scope(task, scope);
             }
             let found = if may_steal { self.steal_awaited() } else { None };
             // Taking other scopes' tasks from their workers helps nobody: stop it after the first.
@@ -584,13 +626,17 @@ impl Worker {
     }
 
     /// Runs the task if the scope waits for it; otherwise somebody who is free shall have it.
+    #[inline]
     fn run_if_of_scope(&self, task: *mut Task, scope: &Core) -> bool {
         // SAFETY: just taken out of a queue, so it is alive and ours, and so is its scope. Only tasks of scopes are here
         // or ones without.
-        let ours = unsafe { (*task).scope.as_ref() }.is_some_and(|found| found.descends_from(scope));
+        let ours = unsafe {
+            let found = (*task).scope;
+            ptr::eq(found, scope) || found.as_ref().is_some_and(|found| found.descends_from(scope))
+        };
         if ours {
             // SAFETY: as above.
-            unsafe { self.run_task(task) };
+            unsafe { self.run_scoped(task) };
         } else {
             self.registry.inject(task, Lane::Awaited);
         }
