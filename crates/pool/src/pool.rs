@@ -102,10 +102,11 @@ where
         // Cloned first: the entry may be gone as soon as the latch is set.
         let (waiter, from) = (this.waiter.clone(), this.from);
         // SAFETY: alive until here, set once.
-        if unsafe { Latch::set(&this.latch) } {
+        let parked = unsafe { Latch::set(&this.latch) };
+        if parked {
             waiter.unpark();
         }
-        worker.served(from);
+        worker.served(from.filter(|_| !parked));
         false
     }
 

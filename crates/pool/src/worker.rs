@@ -76,8 +76,8 @@ pub(crate) struct Worker {
     /// the last time.
     linger: Cell<u32>,
     linger_before: Cell<u32>,
-    /// How many regions in a row were entered, without sleep between them, from the very processor this worker runs on;
-    /// and when it last moved away because of that.
+    /// How many regions in a row were entered and waited for without sleep from the very processor this worker runs on; and
+    /// when it last moved away because of that.
     crowded: Cell<u32>,
     moved: Cell<Option<Instant>>,
 }
@@ -197,7 +197,7 @@ impl Worker {
         &self.seat().deque
     }
 
-    /// A region ended that a thread on processor `from` entered and waits for.
+    /// A region ended that a thread on processor `from` entered and waits for awake, or one that sleeps (none).
     pub(crate) fn served(&self, from: Option<usize>) {
         if from.is_none() || from != pin::here() {
             self.crowded.set(0);
