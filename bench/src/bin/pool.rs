@@ -38,6 +38,9 @@ struct Arguments {
     /// The full sizes: fib 35, a tree of 2^24 nodes (512 MB of memory), 13 queens.
     #[arg(long)]
     full: bool,
+    /// Only this: how much of a core an idle pool takes over ten seconds.
+    #[arg(long)]
+    idle: bool,
 }
 
 /// One line of the result.
@@ -429,8 +432,25 @@ fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The part of a core that a pool takes while it has nothing to do, after it did something. No other system is there.
+fn idle_share(threads: usize) -> Result<f64> {
+    const REST: Duration = Duration::from_secs(10);
+    let pool = filch_pool::Pool::builder().threads(threads).build()?;
+    pool.install(|| filch_pool::for_each(0..1_000_000, |index| _ = black_box(index)));
+    let before = process_seconds();
+    thread::sleep(REST);
+    Ok((process_seconds() - before) / REST.as_secs_f64())
+}
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    #[expect(clippy::print_stdout, reason = "the result of the command")]
+    if arguments.idle {
+        for threads in [1, 2, 8] {
+            println!("idle with {threads} threads: {:.4} % of a core", 100.0 * idle_share(threads)?);
+        }
+        return Ok(());
+    }
     let mut list = entries(&arguments)?;
     list.iter_mut().for_each(|entry| _ = (entry.turn)());
     // Back and forth, so that nobody always comes after the same rival and finds what that one left in the caches.

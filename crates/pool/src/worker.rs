@@ -230,9 +230,7 @@ impl Worker {
         sleep.start_search();
         sleep.start_active();
         loop {
-            while let Some(work) = self.next() {
-                self.run_work(work);
-            }
+            self.work();
             sleep.stop_active();
             self.registry.nudge_idle_waiters();
             let Some(work) = self.idle() else { break };
@@ -246,22 +244,40 @@ impl Worker {
         }
     }
 
+    /// Runs what there is without stealing.
+    fn work(&self) {
+        loop {
+            if let Some(task) = self.next_own() {
+                // SAFETY: just taken out of its queue.
+                unsafe { self.run_task(task) };
+            } else if let Some(work) = self.next_of_all() {
+                self.run_work(work);
+            } else {
+                return;
+            }
+        }
+    }
+
     /// The next thing to run that needs no stealing.
     fn next(&self) -> Option<Work> {
+        self.next_own().map(Work::Task).or_else(|| self.next_of_all())
+    }
+
+    /// The next of this worker's own tasks, unless there is something that goes before it; now and then what would come
+    /// last of all.
+    #[inline]
+    fn next_own(&self) -> Option<*mut Task> {
         let tick = self.tick.get().wrapping_add(1);
         self.tick.set(tick);
         if tick.is_multiple_of(FAIRNESS)
             && let Some(task) = self.next_neglected()
         {
-            return Some(Work::Task(task));
+            return Some(task);
         }
-        if self.registry.is_undisturbed(self.index()) {
-            let own = self.pop(Lane::Awaited).or_else(|| self.pop(Lane::High)).or_else(|| self.pop(Lane::Normal));
-            if let Some(task) = own {
-                return Some(Work::Task(task));
-            }
+        if !self.registry.is_undisturbed(self.index()) {
+            return None;
         }
-        self.next_of_all()
+        self.pop(Lane::Awaited).or_else(|| self.pop(Lane::High)).or_else(|| self.pop(Lane::Normal))
     }
 
     /// The next thing to run if it may be anything that needs no stealing.
