@@ -16,6 +16,7 @@ use crate::process;
 const FILES: &[(&str, &str)] = &[
     ("deque.rs", "every_forked_job two_thieves_share a_full_deque"),
     ("latch.rs", "a_latch every_forked_job two_thieves_share"),
+    ("live.rs", "a_chunk"),
     ("ring.rs", "every_spawned_task two_thieves_and"),
     ("tally.rs", "a_scope_ends a_scope_sees"),
     ("sleep.rs", "no_task_is_slept_over an_active_worker mail_is_not the_end_wakes"),

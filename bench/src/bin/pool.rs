@@ -4,8 +4,10 @@
 //! runs, so only neighbours can be compared. Losses are printed like wins.
 #![forbid(unsafe_code)]
 
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -36,6 +38,9 @@ struct Arguments {
     /// The full sizes: fib 35, a tree of 2^24 nodes (512 MB of memory), 13 queens.
     #[arg(long)]
     full: bool,
+    /// Only this: how much of a core an idle pool takes over ten seconds.
+    #[arg(long)]
+    idle: bool,
 }
 
 /// One line of the result.
@@ -217,7 +222,8 @@ static LANES: [Lane; 64] = [const { Lane(AtomicUsize::new(0)) }; 64];
 static NEXT_LANE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static LANE: &'static Lane = &LANES[NEXT_LANE.fetch_add(1, Ordering::Relaxed) % LANES.len()];
+    /// One for each thread that ever counts: with too few of them this panics.
+    static LANE: &'static Lane = &LANES[NEXT_LANE.fetch_add(1, Ordering::Relaxed)];
 }
 
 impl Tally {
@@ -226,8 +232,9 @@ impl Tally {
         Self { expected }
     }
 
+    /// Without a read-modify-write, which would be a good part of what is measured: each counter has one writer.
     fn count() {
-        LANE.with(|lane| lane.0.fetch_add(1, Ordering::Release));
+        LANE.with(|lane| lane.0.store(lane.0.load(Ordering::Relaxed) + 1, Ordering::Release));
     }
 
     /// Looks twenty thousand times a second: the error is far below what is measured, and no system is woken by it.
@@ -309,16 +316,22 @@ fn skynets(list: &mut List, count: usize) {
     });
 }
 
-/// A loop over a slice.
+/// A loop over a slice, several times in a turn: a single one would measure who left what in the cache before it. Both take
+/// the same slice, because two differ in how the system maps their memory.
 fn loops(list: &mut List, count: usize) {
+    const PASSES: usize = 16;
     let step = |number: &mut u64| *number = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31) ^ 1;
-    let (pool, mut numbers) = (Arc::clone(&list.systems.filch), vec![1u64; count]);
-    list.whole("parallel_for", "filch_join", count as f64, move || {
-        pool.install(|| filch_pool::for_each_mut(&mut numbers, step));
+    let slice = Rc::new(RefCell::new(vec![1u64; count]));
+    let operations = (PASSES * count) as f64;
+    let (pool, numbers) = (Arc::clone(&list.systems.filch), Rc::clone(&slice));
+    list.whole("parallel_for", "filch_join", operations, move || {
+        let numbers = &mut *numbers.borrow_mut();
+        (0..PASSES).for_each(|_| pool.install(|| filch_pool::for_each_mut(numbers, step)));
     });
-    let (pool, mut numbers) = (Arc::clone(&list.systems.rayon), vec![1u64; count]);
-    list.whole("parallel_for", "rayon", count as f64, move || {
-        pool.install(|| numbers.par_iter_mut().for_each(step));
+    let (pool, numbers) = (Arc::clone(&list.systems.rayon), slice);
+    list.whole("parallel_for", "rayon", operations, move || {
+        let numbers = &mut *numbers.borrow_mut();
+        (0..PASSES).for_each(|_| pool.install(|| numbers.par_iter_mut().for_each(step)));
     });
 }
 
@@ -419,12 +432,34 @@ fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The part of a core that a pool takes while it has nothing to do, after it did something. No other system is there.
+fn idle_share(threads: usize) -> Result<f64> {
+    const REST: Duration = Duration::from_secs(10);
+    let pool = filch_pool::Pool::builder().threads(threads).build()?;
+    pool.install(|| filch_pool::for_each(0..1_000_000, |index| _ = black_box(index)));
+    let before = process_seconds();
+    thread::sleep(REST);
+    Ok((process_seconds() - before) / REST.as_secs_f64())
+}
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    #[expect(clippy::print_stdout, reason = "the result of the command")]
+    if arguments.idle {
+        for threads in [1, 2, 8] {
+            println!("idle with {threads} threads: {:.4} % of a core", 100.0 * idle_share(threads)?);
+        }
+        return Ok(());
+    }
     let mut list = entries(&arguments)?;
     list.iter_mut().for_each(|entry| _ = (entry.turn)());
-    for _ in 0..arguments.rounds {
-        list.iter_mut().for_each(measure);
+    // Back and forth, so that nobody always comes after the same rival and finds what that one left in the caches.
+    for round in 0..arguments.rounds {
+        if round.is_multiple_of(2) {
+            list.iter_mut().for_each(measure);
+        } else {
+            list.iter_mut().rev().for_each(measure);
+        }
     }
     let row = |entry: &mut Entry| Row {
         work: entry.work,

@@ -31,6 +31,8 @@ mod handle;
 mod iter;
 #[cfg_attr(loom, allow(dead_code))]
 mod latch;
+#[cfg_attr(any(loom, shuttle), allow(dead_code))]
+mod live;
 #[cfg(not(loom))]
 mod pin;
 #[cfg(not(loom))]

@@ -11,6 +11,7 @@ use loom::thread;
 
 use crate::deque::{Deque, Header, Slot, Steal};
 use crate::latch::Latch;
+use crate::live::Live;
 use crate::ring::{Ring, Take};
 use crate::sleep::Sleep;
 use crate::tally::Tally;
@@ -452,5 +453,47 @@ fn two_thieves_and_the_owner_fight_for_the_last_task() {
         }
         sum += thieves.into_iter().map(|thief| thief.join().unwrap()).sum::<u32>();
         assert_eq!(sum, 3);
+    });
+}
+
+/// A chunk with places for three values.
+struct Chunk {
+    live: Live,
+    places: [UnsafeCell<u32>; 3],
+}
+
+impl Chunk {
+    /// Writes to a place. Two unordered writes are a race that loom reports.
+    fn write(&self, place: usize) {
+        // SAFETY: loom checks that nobody else is at it.
+        self.places[place].with_mut(|value| unsafe { *value += 1 });
+    }
+}
+
+/// Two values end on other threads, the third on the one that fills the chunk, before it closes it. Whoever gets the chunk
+/// uses all of it again.
+#[test]
+fn a_chunk_is_used_again_by_one_after_all_others() {
+    model(3, || {
+        let chunk = Arc::new(Chunk { live: Live::new(), places: std::array::from_fn(|_| UnsafeCell::new(0)) });
+        let use_again = |chunk: &Chunk, mine: bool| {
+            if mine {
+                (0..3).for_each(|place| chunk.write(place));
+            }
+            u32::from(mine)
+        };
+        let others = [0, 1].map(|place| {
+            let chunk = Arc::clone(&chunk);
+            thread::spawn(move || {
+                chunk.write(place);
+                // SAFETY: one value of the chunk, counted once.
+                use_again(&chunk, unsafe { Live::end(&chunk.live, 1) })
+            })
+        });
+        chunk.write(2);
+        // SAFETY: this thread fills the chunk, and closes it once.
+        let mut winners = use_again(&chunk, unsafe { Live::close(&chunk.live, 2) });
+        winners += others.into_iter().map(|other| other.join().unwrap()).sum::<u32>();
+        assert_eq!(winners, 1);
     });
 }

@@ -13,10 +13,11 @@ use crate::builder::Builder;
 use crate::context::Ctx;
 use crate::handle::{CancelToken, JoinHandle, handled};
 use crate::latch::Latch;
+use crate::pin;
 use crate::registry::{Payload, Registry};
 use crate::scope::Scope;
 use crate::stats::Stats;
-use crate::sync::{Arc, Thread, current, park, spin, thread, yield_now};
+use crate::sync::{Arc, Ordering, Thread, current, park, spin, thread, yield_now};
 use crate::task::{Detached, Fate, Lane, Priority, Task};
 use crate::worker::{self, Worker};
 
@@ -68,6 +69,8 @@ struct Entry<F, R> {
     result: UnsafeCell<MaybeUninit<Result<R, Payload>>>,
     latch: Latch,
     waiter: Thread,
+    /// The processor the waiter was on.
+    from: Option<usize>,
 }
 
 impl<F, R> Entry<F, R>
@@ -82,10 +85,11 @@ where
             result: UnsafeCell::new(MaybeUninit::uninit()),
             latch: Latch::new(),
             waiter: current(),
+            from: pin::here(),
         }
     }
 
-    unsafe fn run(task: *mut Task, _: &Worker, _: Fate) -> bool {
+    unsafe fn run(task: *mut Task, worker: &Worker, _: Fate) -> bool {
         // SAFETY: the waiter keeps the entry alive until the latch is set, and it was queued once.
         let this = unsafe { &*task.cast::<Self>() };
         // SAFETY: only the one who took it from the queue comes here.
@@ -96,11 +100,13 @@ where
             unsafe { (*this.result.get()).write(result) };
         }
         // Cloned first: the entry may be gone as soon as the latch is set.
-        let waiter = this.waiter.clone();
+        let (waiter, from) = (this.waiter.clone(), this.from);
         // SAFETY: alive until here, set once.
-        if unsafe { Latch::set(&this.latch) } {
+        let parked = unsafe { Latch::set(&this.latch) };
+        if parked {
             waiter.unpark();
         }
+        worker.served(from.filter(|_| !parked));
         false
     }
 
@@ -108,15 +114,27 @@ where
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// # Safety
-    /// It was queued exactly once, and this is called once.
-    unsafe fn wait(&self, spinning: bool) -> Result<R, Payload> {
-        for round in 0..if spinning { 32 } else { 0 } {
-            if self.latch.is_done() {
+    /// Waits for a short while without sleeping.
+    fn look(&self, registry: &Registry) {
+        const ROUNDS: u32 = 32;
+        const SPIN_ROUNDS: u32 = 6;
+        const MOST_ROUNDS: u32 = 512;
+        for round in 0..MOST_ROUNDS {
+            if self.latch.is_done() || (round >= ROUNDS && !registry.moving.load(Ordering::Relaxed)) {
                 break;
             }
             // The worker may be waiting for this very core.
-            if round < 6 { spin(8) } else { yield_now() }
+            if round < SPIN_ROUNDS { spin(8) } else { yield_now() }
+        }
+    }
+
+    /// Waits until the body has run, at first without sleeping if the registry is given.
+    ///
+    /// # Safety
+    /// It was queued exactly once, and this is called once.
+    unsafe fn wait(&self, spinning: Option<&Registry>) -> Result<R, Payload> {
+        if let Some(registry) = spinning {
+            self.look(registry);
         }
         while !self.latch.is_done() {
             if self.latch.announce_sleep() {
@@ -157,7 +175,7 @@ impl Pool {
         }
         // A worker that was awake takes it at once. One that was just woken often starts on this very core: make room.
         // SAFETY: queued once, just above.
-        unsafe { entry.wait(!woken) }.unwrap_or_else(|payload| resume_unwind(payload))
+        unsafe { entry.wait((!woken).then_some(&*self.registry)) }.unwrap_or_else(|payload| resume_unwind(payload))
     }
 
     /// Runs `body` on a worker of this pool with a context to fork from.
@@ -195,7 +213,7 @@ impl Pool {
             entries.iter().for_each(|entry| worker.wait_until(&entry.latch, || false));
         }
         // SAFETY: each was queued or run exactly once.
-        let results: Vec<_> = entries.iter().map(|entry| unsafe { entry.wait(false) }).collect();
+        let results: Vec<_> = entries.iter().map(|entry| unsafe { entry.wait(None) }).collect();
         results.into_iter().map(|result| result.unwrap_or_else(|payload| resume_unwind(payload))).collect()
     }
 

@@ -121,12 +121,16 @@ pub(crate) struct Registry {
     pub(crate) sleep: Sleep,
     /// Whom each worker robs first.
     pub(crate) victims: Victims,
-    injector: [Queue<Queued>; LANES.len()],
-    passed: Queue<Passed>,
+    /// Apart from each other: workers look at some lanes for every task while others are being filled.
+    injector: [Padded<Queue<Queued>>; LANES.len()],
+    passed: Padded<Queue<Passed>>,
     /// Tasks spawned and ended by threads that are no workers of this pool.
     outside_spawned: AtomicU64,
     /// Whether anybody forked since this was last asked: the next region probably will too.
     forked: AtomicBool,
+    /// Whether a worker is on its way to another processor: whoever waits for it should not sleep, because it would be
+    /// woken on that very processor.
+    pub(crate) moving: AtomicBool,
     stop: AtomicU32,
     idle_waiters: AtomicUsize,
     idle: (Mutex<()>, Condvar),
@@ -152,10 +156,11 @@ impl Registry {
             seats: (0..threads).map(seat).collect(),
             sleep: Sleep::new(),
             victims: Victims::flat(threads),
-            injector: std::array::from_fn(|_| Queue::new()),
-            passed: Queue::new(),
+            injector: std::array::from_fn(|_| Padded(Queue::new())),
+            passed: Padded(Queue::new()),
             outside_spawned: AtomicU64::new(0),
             forked: AtomicBool::new(false),
+            moving: AtomicBool::new(false),
             stop: AtomicU32::new(RUNNING),
             idle_waiters: AtomicUsize::new(0),
             idle: (Mutex::new(()), Condvar::new()),
@@ -269,6 +274,15 @@ impl Registry {
     #[inline]
     pub(crate) fn injected(&self, lane: Lane) -> usize {
         self.injector[lane as usize].len()
+    }
+
+    /// Whether there is nothing that would go before a worker's own tasks of normal urgency. It does not look at the rest of
+    /// the shared queue: that would stop those who fill it.
+    #[inline]
+    pub(crate) fn is_undisturbed(&self, index: usize) -> bool {
+        let seat = &self.seats[index];
+        let urgent = self.injected(Lane::Awaited) | self.injected(Lane::High);
+        self.passed.len() | seat.orders.len() | seat.mailbox.len() | urgent == 0
     }
 
     /// Takes a fair share of the shared queue: the first task, and more of them for `keep`, last first.

@@ -168,13 +168,14 @@ impl<'scope> Scope<'scope> {
     pub fn spawn<F: FnOnce(&Scope<'scope>) + Send + 'scope>(&self, body: F) {
         let core = &self.core;
         let worker = worker::current();
-        // SAFETY: the worker is this thread's.
-        unsafe { core.tally.add(core.is_owned_by(worker)) };
         let task = Task { run: Self::run::<F>, scope: core };
         let task: *mut Task = blocks::put(Scoped { task, body }).cast();
+        let ours = core.is_owned_by(worker);
+        // SAFETY: the worker is this thread's.
+        unsafe { core.tally.add(ours) };
         // SAFETY: whoever can reach the scope keeps it from ending, and the scope's worker keeps the registry.
         let registry = unsafe { &*core.registry };
-        match worker.filter(|worker| worker.is_of(registry)) {
+        match worker.filter(|worker| ours || worker.is_of(registry)) {
             Some(worker) => worker.push(task, Lane::Awaited),
             None => registry.spawn_outside(task, Lane::Awaited),
         }

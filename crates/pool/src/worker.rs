@@ -8,10 +8,13 @@ use std::time::Instant;
 
 use crate::deque::{Deque, Header, NOBODY, Slot, Steal};
 use crate::latch::Latch;
+use crate::pin;
 use crate::registry::{Registry, Seat};
 use crate::ring::Take;
 use crate::scope::Core;
-use crate::sync::{Arc, Duration, current as current_thread, park, park_timeout, spin, thread_local, yield_now};
+use crate::sync::{
+    Arc, Duration, Ordering, current as current_thread, park, park_timeout, spin, thread_local, yield_now,
+};
 use crate::task::{Fate, LANES, Lane, Task};
 
 /// How often an idle worker looks everywhere before it sleeps, with growing pauses.
@@ -61,6 +64,8 @@ pub(crate) struct Worker {
     seat: *const Seat,
     registry: Arc<Registry>,
     index: u32,
+    /// Whether there are others who may steal.
+    shared: bool,
     tick: Cell<u32>,
     random: Cell<u64>,
     /// The last victim that had something.
@@ -71,7 +76,17 @@ pub(crate) struct Worker {
     /// the last time.
     linger: Cell<u32>,
     linger_before: Cell<u32>,
+    /// How many regions in a row were entered and waited for without sleep from the very processor this worker runs on; and
+    /// when it last moved away because of that.
+    crowded: Cell<u32>,
+    moved: Cell<Option<Instant>>,
 }
+
+/// After so many regions entered from the worker's own processor it moves to another one, but not more often than so. The
+/// thread that enters and the worker would go on taking turns there: each only yields, and the system sees no reason to
+/// part them for many milliseconds.
+const CROWDED: u32 = 4;
+const STAY: Duration = Duration::from_millis(2);
 
 /// A worker that finds fewer tasks than this in the shared queue is faster than those who spawn them: it looks away for a
 /// while, because every look stops them for longer than one task takes.
@@ -105,12 +120,15 @@ pub(crate) fn run(registry: Arc<Registry>, index: usize) {
     let worker = Worker {
         seat: &raw const registry.seats[index],
         index: index as u32,
+        shared: registry.seats.len() > 1,
         tick: Cell::new(0),
         random: Cell::new(0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1) << 17),
         sticky: Cell::new(registry.victims.nearest(index)),
         scope: Cell::new(ptr::null()),
         linger: Cell::new(0),
         linger_before: Cell::new(0),
+        crowded: Cell::new(0),
+        moved: Cell::new(None),
         registry,
     };
     let _ = worker.seat().thread.set(current_thread());
@@ -179,6 +197,24 @@ impl Worker {
         &self.seat().deque
     }
 
+    /// A region ended that a thread on processor `from` entered and waits for awake, or one that sleeps (none).
+    pub(crate) fn served(&self, from: Option<usize>) {
+        if from.is_none() || from != pin::here() {
+            self.crowded.set(0);
+            return;
+        }
+        self.crowded.set(self.crowded.get() + 1);
+        if self.crowded.get() < CROWDED || self.moved.get().is_some_and(|moved| moved.elapsed() < STAY) {
+            return;
+        }
+        self.crowded.set(0);
+        self.moved.set(Some(Instant::now()));
+        self.registry.moving.store(true, Ordering::Relaxed);
+        // If it must stay, all goes on as before, only slower.
+        let _ = from.map(pin::leave);
+        self.registry.moving.store(false, Ordering::Relaxed);
+    }
+
     /// Queues a spawned task here.
     #[inline]
     pub(crate) fn push(&self, task: *mut Task, lane: Lane) {
@@ -194,9 +230,7 @@ impl Worker {
         sleep.start_search();
         sleep.start_active();
         loop {
-            while let Some(work) = self.next() {
-                self.run_work(work);
-            }
+            self.work();
             sleep.stop_active();
             self.registry.nudge_idle_waiters();
             let Some(work) = self.idle() else { break };
@@ -210,16 +244,44 @@ impl Worker {
         }
     }
 
-    /// The next thing to run that needs no stealing.
-    fn next(&self) -> Option<Work> {
-        let tick = self.tick.get().wrapping_add(1);
-        self.tick.set(tick);
-        if tick.is_multiple_of(FAIRNESS) {
-            self.registry.nudge_idle_waiters();
-            if let Some(task) = LANES.into_iter().rev().find_map(|lane| self.take_neglected(lane)) {
-                return Some(Work::Task(task));
+    /// Runs what there is without stealing.
+    fn work(&self) {
+        loop {
+            if let Some(task) = self.next_own() {
+                // SAFETY: just taken out of its queue.
+                unsafe { self.run_task(task) };
+            } else if let Some(work) = self.next_of_all() {
+                self.run_work(work);
+            } else {
+                return;
             }
         }
+    }
+
+    /// The next thing to run that needs no stealing.
+    fn next(&self) -> Option<Work> {
+        self.next_own().map(Work::Task).or_else(|| self.next_of_all())
+    }
+
+    /// The next of this worker's own tasks, unless there is something that goes before it; now and then what would come
+    /// last of all.
+    #[inline]
+    fn next_own(&self) -> Option<*mut Task> {
+        let tick = self.tick.get().wrapping_add(1);
+        self.tick.set(tick);
+        if tick.is_multiple_of(FAIRNESS)
+            && let Some(task) = self.next_neglected()
+        {
+            return Some(task);
+        }
+        if !self.registry.is_undisturbed(self.index()) {
+            return None;
+        }
+        self.pop(Lane::Awaited).or_else(|| self.pop(Lane::High)).or_else(|| self.pop(Lane::Normal))
+    }
+
+    /// The next thing to run if it may be anything that needs no stealing.
+    fn next_of_all(&self) -> Option<Work> {
         if let Some((job, owner)) = self.registry.take_passed(None) {
             return Some(Work::Job(job, owner));
         }
@@ -234,6 +296,13 @@ impl Worker {
             mail.or_else(|| self.pop(lane)).or_else(|| self.take_injected(lane))
         };
         LANES.into_iter().find_map(next).map(Work::Task)
+    }
+
+    /// The task that would otherwise come last, and a look at who waits for the end of all.
+    #[cold]
+    fn next_neglected(&self) -> Option<*mut Task> {
+        self.registry.nudge_idle_waiters();
+        LANES.into_iter().rev().find_map(|lane| self.take_neglected(lane))
     }
 
     /// The task of a lane that would otherwise come last: newer ones may come for ever.
@@ -284,16 +353,31 @@ impl Worker {
     /// # Safety
     /// The caller took the task out of a queue.
     unsafe fn run_task(&self, task: *mut Task) {
-        if self.registry.seats.len() > 1 {
+        // SAFETY: tasks in queues are alive and consumed once.
+        unsafe {
+            // A scope waits for its tasks, so they run even if the pool throws the others away.
+            let fate = if (*task).scope.is_null() { self.registry.fate() } else { Fate::Run };
+            self.consume(task, fate);
+        }
+    }
+
+    /// # Safety
+    /// As for `consume`; a scope waits for the task.
+    #[inline]
+    unsafe fn run_scoped(&self, task: *mut Task) {
+        // SAFETY: the caller's promise.
+        unsafe { self.consume(task, Fate::Run) };
+    }
+
+    /// # Safety
+    /// The caller took the task out of a queue.
+    #[inline]
+    unsafe fn consume(&self, task: *mut Task, fate: Fate) {
+        if self.shared {
             self.deque().arm();
         }
         // SAFETY: tasks in queues are alive and consumed once.
-        let ended = unsafe {
-            // A scope waits for its tasks, so they run even if the pool throws the others away.
-            let fate = if (*task).scope.is_null() { self.registry.fate() } else { Fate::Run };
-            ((*task).run)(task, self, fate)
-        };
-        if ended {
+        if unsafe { ((*task).run)(task, self, fate) } {
             self.count_executed();
         }
     }
@@ -430,6 +514,8 @@ impl Worker {
             let may_park = sentinel || quiet > QUIET_NAPS || sleep.has_sentinel() || sleep.none_active();
             if may_park && !registry.has_work(index) && !registry.is_stopping() {
                 self.park(|| if sentinel { park_timeout(nap) } else { park() });
+                // Whoever enters now wakes this worker and makes room for it.
+                self.crowded.set(0);
             }
             let timed_out = sleep.delist(index);
             if sentinel {
@@ -520,11 +606,18 @@ impl Worker {
         let ring = &self.seat().rings[Lane::Awaited as usize];
         let mut may_steal = true;
         let mut help = || {
+            let mut helped = false;
+            // As long as there are some here, there is no need to look whether the scope has ended.
             // SAFETY: this is the owner's thread.
-            let own = unsafe { ring.pop_above(mark) };
-            if let Some(task) = own.or_else(|| self.registry.take_of_scope(scope)) {
+            while let Some(task) = unsafe { ring.pop_above(mark) } {
                 self.run_if_of_scope(task, scope);
+                helped = true;
+            }
+            if helped {
                 return true;
+            }
+            if let Some(task) = self.registry.take_of_scope(scope) {
+                return self.run_if_of_scope(task, scope);
             }
             let found = if may_steal { self.steal_awaited() } else { None };
             // Taking other scopes' tasks from their workers helps nobody: stop it after the first.
@@ -549,13 +642,17 @@ impl Worker {
     }
 
     /// Runs the task if the scope waits for it; otherwise somebody who is free shall have it.
+    #[inline]
     fn run_if_of_scope(&self, task: *mut Task, scope: &Core) -> bool {
         // SAFETY: just taken out of a queue, so it is alive and ours, and so is its scope. Only tasks of scopes are here
         // or ones without.
-        let ours = unsafe { (*task).scope.as_ref() }.is_some_and(|found| found.descends_from(scope));
+        let ours = unsafe {
+            let found = (*task).scope;
+            ptr::eq(found, scope) || found.as_ref().is_some_and(|found| found.descends_from(scope))
+        };
         if ours {
             // SAFETY: as above.
-            unsafe { self.run_task(task) };
+            unsafe { self.run_scoped(task) };
         } else {
             self.registry.inject(task, Lane::Awaited);
         }
