@@ -265,7 +265,9 @@ impl Scheduler {
         let from = self.fits_from(slot, at).max(self.now + LOOK_ON_AFTER);
         let task = self.tasks.id(slot);
         self.workers[at].set_reservation(Some(Reservation { task, from }));
-        self.timers.set(from, Timer::Reserved(self.worker_id(at)));
+        // What ends a little late does not put the moment off.
+        let late = Span(from.since(self.now).0 / 16).max(LOOK_ON_AFTER);
+        self.timers.set(from + late, Timer::Reserved(self.worker_id(at)));
     }
 
     /// The task a worker is kept free for, if that still holds.
