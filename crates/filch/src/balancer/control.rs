@@ -50,8 +50,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         }
     }
 
-    /// Ends the background thread and waits for its end. Whoever waits for a task is told; new workers, tasks and wishes
-    /// are refused with [`Error::Stopped`], reports of what is running are not.
+    /// Ends the background thread and waits for its end. Whoever waits for a task, a job or the end of everything is told;
+    /// new workers, tasks and wishes are refused with [`Error::Stopped`], reports of what is running are not.
     pub fn stop(&self) {
         self.shared.with(|state, now, after| state.stop(now, after));
         self.shared.alarm.stop();
