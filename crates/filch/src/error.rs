@@ -91,7 +91,7 @@ pub enum Error {
     /// The tasks of a graph wait for each other.
     #[error("{}", circle(.0))]
     Cycle(
-        /// The tasks along the cycle; the first stands at the end again.
+        /// The tasks, each waiting for the one after it; the first stands at the end again.
         Vec<String>,
     ),
     /// Too much waits already.
@@ -192,10 +192,10 @@ fn circle(path: &[String]) -> String {
         return format!("task `{only}` waits for itself");
     }
     if tasks <= 2 * SHOWN + 1 {
-        return format!("the tasks wait for each other: {}", path.join(" -> "));
+        return format!("the tasks wait for each other, each for the next: {}", path.join(" -> "));
     }
     let (head, tail) = (path[..SHOWN].join(" -> "), path[path.len() - SHOWN..].join(" -> "));
-    format!("{tasks} tasks wait for each other: {head} -> … -> {tail}")
+    format!("{tasks} tasks wait for each other, each for the next: {head} -> … -> {tail}")
 }
 
 /// Why no balancer could be built.
