@@ -41,12 +41,23 @@ pub enum Error {
         /// How long ago.
         ago: Duration,
     },
-    /// There is no such job, or all of it is settled.
+    /// There is no such job, or it was done so long ago that nothing is known of it.
     #[error("there is no job `{0}`")]
     UnknownJob(String),
-    /// The array has no such element, or it was handed out already.
-    #[error("element {index} of job `{job}` is not waiting")]
+    /// All of the job is settled, so nothing can be done about it any more.
+    #[error("job `{0}` is done")]
+    JobDone(String),
+    /// The job is no array, or has no such element.
+    #[error("job `{job}` has no element {index}")]
     UnknownElement {
+        /// The job.
+        job: String,
+        /// The element.
+        index: u32,
+    },
+    /// The element of the array is not waiting any more.
+    #[error("element {index} of job `{job}` was handed out or is settled")]
+    NotWaiting {
         /// The array.
         job: String,
         /// The element.
