@@ -65,6 +65,8 @@ fn an_unknown_demonstration_is_refused_with_what_was_meant() {
             "{text}"
         );
     }
+    let text = String::from_utf8(filch(&["demo", "bas"]).stderr).unwrap();
+    assert!(text.contains("did you mean `basic`?"), "{text}");
     let text = String::from_utf8(filch(&["demo", "zzz"]).stderr).unwrap();
     assert!(text.contains("one of basic, hot-spot, "), "{text}");
 }

@@ -209,7 +209,7 @@ pub enum Refusal {
         /// What it named: an id, or a position in the graph.
         parent: ParentName,
     },
-    /// Tasks of a graph wait for each other; the positions along the cycle.
+    /// Tasks of a graph wait for each other; their positions, each waiting for the one after it and the last for the first.
     Cycle(Vec<u32>),
     /// Too much is queued already.
     QueueFull {
@@ -299,7 +299,7 @@ impl fmt::Display for Refusal {
                 write!(f, "task #{index} depends on #{at}, which the graph does not have")
             }
             Refusal::Cycle(path) => {
-                write!(f, "{} tasks wait for each other: ", path.len())?;
+                write!(f, "{} tasks wait for each other, each for the next: ", path.len())?;
                 for at in path.iter().take(8) {
                     write!(f, "#{at} -> ")?;
                 }

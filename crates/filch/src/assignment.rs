@@ -96,7 +96,7 @@ impl<T, R> Assignment<T, R> {
         self.shared.state.lock().scheduler.devices(self.task)
     }
 
-    /// Says that the task runs now; its timeout counts from here.
+    /// Says that the task runs now. Its timeout counts from the assignment, and from here anew.
     ///
     /// # Errors
     /// If the assignment was revoked.

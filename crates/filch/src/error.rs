@@ -41,12 +41,23 @@ pub enum Error {
         /// How long ago.
         ago: Duration,
     },
-    /// There is no such job, or all of it is settled.
+    /// There is no such job, or it was done so long ago that nothing is known of it.
     #[error("there is no job `{0}`")]
     UnknownJob(String),
-    /// The array has no such element, or it was handed out already.
-    #[error("element {index} of job `{job}` is not waiting")]
+    /// All of the job is settled, so nothing can be done about it any more.
+    #[error("job `{0}` is done")]
+    JobDone(String),
+    /// The job is no array, or has no such element.
+    #[error("job `{job}` has no element {index}")]
     UnknownElement {
+        /// The job.
+        job: String,
+        /// The element.
+        index: u32,
+    },
+    /// The element of the array is not waiting any more.
+    #[error("element {index} of job `{job}` was handed out or is settled")]
+    NotWaiting {
         /// The array.
         job: String,
         /// The element.
@@ -91,7 +102,7 @@ pub enum Error {
     /// The tasks of a graph wait for each other.
     #[error("{}", circle(.0))]
     Cycle(
-        /// The tasks along the cycle; the first stands at the end again.
+        /// The tasks, each waiting for the one after it; the first stands at the end again.
         Vec<String>,
     ),
     /// Too much waits already.
@@ -192,10 +203,10 @@ fn circle(path: &[String]) -> String {
         return format!("task `{only}` waits for itself");
     }
     if tasks <= 2 * SHOWN + 1 {
-        return format!("the tasks wait for each other: {}", path.join(" -> "));
+        return format!("the tasks wait for each other, each for the next: {}", path.join(" -> "));
     }
     let (head, tail) = (path[..SHOWN].join(" -> "), path[path.len() - SHOWN..].join(" -> "));
-    format!("{tasks} tasks wait for each other: {head} -> … -> {tail}")
+    format!("{tasks} tasks wait for each other, each for the next: {head} -> … -> {tail}")
 }
 
 /// Why no balancer could be built.

@@ -392,7 +392,7 @@ impl<T> Task<T> {
         self.with(|details| details.on_parent_failure = choice)
     }
 
-    /// The task that spawned it, which must not be settled yet.
+    /// The task that spawned it, which must not be settled yet; see [`Balancer::spawn`](crate::Balancer::spawn).
     #[must_use]
     pub fn parent(self, parent: impl Into<TaskName>) -> Self {
         self.with(|details| details.parent = Some(parent.into()))

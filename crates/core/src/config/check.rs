@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 
-use super::nearest::{choice_names, nearest};
+use super::nearest::{choice_names, misspelt, nearest};
 use super::node::{Mark, Node, Value};
 use super::problem::Problem;
 use super::schema::{self, Bounds, Shape};
@@ -100,7 +100,8 @@ impl Findings {
             let Some(field) = fields.get(name) else {
                 let here = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
                 let message = format!("unknown key `{}`{here}", quote(name));
-                self.report(&place, key.mark, message, Some(known_key(name, fields)));
+                let help = known_key(name, fields, self.problems.len() < PROBLEMS_THOUGHT_ABOUT);
+                self.report(&place, key.mark, message, Some(help));
                 continue;
             };
             if matches!(value.value, Value::Null) && schema::is_optional(field) {
@@ -317,17 +318,35 @@ fn keys_here(fields: &'static Map<String, Json>) -> String {
     format!("known keys: {}", names.join(", "))
 }
 
-/// The help for an unknown key: the nearest one here, else the section it belongs to, else all that are known here.
-fn known_key(name: &str, fields: &'static Map<String, Json>) -> String {
+/// Beyond so many problems nothing is looked for in other sections: a file of nothing but unknown keys is answered quickly.
+const PROBLEMS_THOUGHT_ABOUT: usize = 100;
+
+/// The help for an unknown key: the one here that it is a misspelling of, else the section it belongs to, else one here or,
+/// if `everywhere`, in another section that it comes near to, else all that are known here.
+fn known_key(name: &str, fields: &'static Map<String, Json>, everywhere: bool) -> String {
     let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-    if let Some(known) = nearest(name, &names) {
+    if let Some(known) = misspelt(name, &names) {
         return format!("did you mean `{known}`?");
     }
     match owner(name, schema::root(), "") {
-        Some(section) if section.is_empty() => format!("`{name}` belongs to the top level of the file"),
-        Some(section) => format!("`{name}` belongs to `{section}`"),
-        None => keys_here(fields),
+        Some(section) if section.is_empty() => return format!("`{name}` belongs to the top level of the file"),
+        Some(section) => return format!("`{name}` belongs to `{section}`"),
+        None => {}
     }
+    if let Some(known) = nearest(name, &names) {
+        return format!("did you mean `{known}`?");
+    }
+    if everywhere {
+        let mut all = Vec::new();
+        keys_below(schema::root(), &mut all);
+        if let Some(known) = nearest(name, &all) {
+            return match owner(known, schema::root(), "") {
+                Some(section) if !section.is_empty() => format!("did you mean `{known}` of `{section}`?"),
+                _ => format!("did you mean `{known}` at the top level of the file?"),
+            };
+        }
+    }
+    keys_here(fields)
 }
 
 /// The section that has a key of that name.
@@ -337,4 +356,13 @@ fn owner(name: &str, schema: &'static Json, path: &str) -> Option<String> {
         return Some(path.to_owned());
     }
     fields.iter().find_map(|(field, schema)| owner(name, schema, &key_path(path, field)))
+}
+
+/// Every key of a section and of those inside it.
+fn keys_below(schema: &'static Json, keys: &mut Vec<&'static str>) {
+    let Shape::Section(fields) = schema::shape(schema) else { return };
+    keys.extend(fields.keys().map(String::as_str));
+    for schema in fields.values() {
+        keys_below(schema, keys);
+    }
 }

@@ -537,7 +537,7 @@ fn topological_order(graph: &[GraphTask]) -> Result<Vec<usize>, Refusal> {
     if order.len() == graph.len() { Ok(order) } else { Err(Refusal::Cycle(find_cycle(graph, &left))) }
 }
 
-/// A cycle among the tasks that could not be ordered, in the direction work would flow.
+/// A cycle among the tasks that could not be ordered; each waits for the one after it.
 fn find_cycle(graph: &[GraphTask], left: &[u32]) -> Vec<u32> {
     let Some(start) = left.iter().position(|&count| count > 0) else { return Vec::new() };
     let (mut path, mut at) = (Vec::new(), start as u32);
@@ -546,7 +546,6 @@ fn find_cycle(graph: &[GraphTask], left: &[u32]) -> Vec<u32> {
     loop {
         if seen_at[at as usize] != usize::MAX {
             path.drain(..seen_at[at as usize]);
-            path.reverse();
             return path;
         }
         seen_at[at as usize] = path.len();

@@ -440,7 +440,7 @@ fn compare_scenarios(most: usize, crowd: u16, least_steps: u64) -> Counts {
 
 #[test]
 fn the_scheduler_decides_as_the_naive_model_does() {
-    let counts = compare_scenarios(150, 0, 600_000);
+    let counts = compare_scenarios(150, 0, 1_000_000);
     // What never happens is not compared.
     for (name, count) in counts.list() {
         assert!(count > 100 || number("FILCH_STEPS").is_some(), "{name} happened only {count} times: {counts:?}");

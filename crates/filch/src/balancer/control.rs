@@ -50,8 +50,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         }
     }
 
-    /// Ends the background thread and waits for its end. Whoever waits for a task is told; new workers, tasks and wishes
-    /// are refused with [`Error::Stopped`], reports of what is running are not.
+    /// Ends the background thread and waits for its end. Whoever waits for a task, a job or the end of everything is told;
+    /// new workers, tasks and wishes are refused with [`Error::Stopped`], reports of what is running are not.
     pub fn stop(&self) {
         self.shared.with(|state, now, after| state.stop(now, after));
         self.shared.alarm.stop();
@@ -88,7 +88,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// Withdraws everything of a job.
     ///
     /// # Errors
-    /// If the job is not known, or all of it is settled.
+    /// If the job is not known, or done.
     pub fn cancel_job(&self, job: JobId) -> Result<(), Error> {
         self.shared.with(|state, now, after| {
             // Before the event, since the job is done after it.
@@ -101,7 +101,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// Withdraws an element of an array that was not handed out yet, also if it waits by itself already.
     ///
     /// # Errors
-    /// If there is no such element, or it was handed out.
+    /// If there is no such job or element, or the job is done, or the element was handed out or is settled.
     pub fn cancel_element(&self, job: JobId, index: u32) -> Result<(), Error> {
         self.shared.tell(Event::CancelElement { job, index })
     }

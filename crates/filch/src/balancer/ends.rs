@@ -117,9 +117,10 @@ impl Ends {
         self.set_end(keys, written, &Ok(None));
     }
 
-    /// Jobs may not come to their end any more: those who wait for one are told.
+    /// What is not done may never be: those who wait for it are told.
     pub(super) fn stop(&mut self) {
-        for (_, keys) in std::mem::take(&mut self.for_job) {
+        let for_all = std::mem::take(&mut self.for_all);
+        for keys in std::mem::take(&mut self.for_job).into_values().chain([for_all]) {
             self.set_end(keys, 0, &Err(Error::Stopped));
         }
     }
@@ -156,7 +157,7 @@ impl<T, R> State<T, R> {
     fn wait_for_end(&mut self, job: Option<JobId>, wake: &mut Option<Wake>) -> Result<u64, Error> {
         let status = job.map(|job| self.job_status(job)).transpose()?;
         let ended = status.as_ref().map_or_else(|| self.scheduler.unsettled() == 0, |status| status.done);
-        if job.is_some() && self.stopped && !ended {
+        if self.stopped && !ended {
             return Err(Error::Stopped);
         }
         let key = self.next_key();
@@ -207,7 +208,8 @@ impl<T, R> State<T, R> {
 
 impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// Waits until every task is settled and all [callbacks](Balancer::on_status) have been told of it, up to `timeout` by
-    /// the clock of the machine. Whether that is so.
+    /// the clock of the machine. Whether that is so. If the balancer is [stopped](Balancer::stop) before every task is
+    /// settled, that is not so, and known at once.
     ///
     /// Inside a callback it waits for the tasks alone, since the callback would wait for itself. A callback must not wait
     /// for another thread that waits here.
@@ -216,8 +218,9 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     }
 
     /// Waits until all of a job is settled and all [callbacks](Balancer::on_status) have been told of it, up to `timeout` by
-    /// the clock of the machine; where it stands then. Whether the time was enough is told by [`JobStatus::done`]. A job
-    /// from [`open_job`](Balancer::open_job) is done only after it was closed.
+    /// the clock of the machine; where it stands then. [`JobStatus::done`] tells whether all of it is settled; if the time
+    /// is up while callbacks are still being told, that is so although they do not know all yet. A job from
+    /// [`open_job`](Balancer::open_job) is done only after it was closed.
     ///
     /// Inside a callback it waits for the tasks alone, as [`wait_idle`](Balancer::wait_idle) does.
     ///
@@ -245,7 +248,10 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         loop {
             let rest = until.saturating_duration_since(Instant::now());
             match self.shared.with(|state, _, after| state.look_for_end(key, rest.is_zero(), after)) {
-                Ended::Waiting => std::thread::park_timeout(rest),
+                Ended::Waiting => {
+                    self.shared.leave_timer_thread();
+                    std::thread::park_timeout(rest);
+                }
                 ended => return Ok(ended),
             }
         }
@@ -313,7 +319,10 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Future for JobEnd<T, R>
             ended
         });
         let output = match ended {
-            Ended::Waiting => return Poll::Pending,
+            Ended::Waiting => {
+                shared.leave_timer_thread();
+                return Poll::Pending;
+            }
             Ended::Yes(Some(status)) | Ended::TimedOut(Some(status)) => Ok(status),
             Ended::Failed(error) => Err(error),
             Ended::Yes(None) | Ended::TimedOut(None) => this.balancer.job_status(this.job),

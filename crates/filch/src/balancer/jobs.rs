@@ -154,7 +154,21 @@ impl<T, R> State<T, R> {
     /// Where a job stands, while anything is remembered of it.
     pub(super) fn job_status(&self, job: JobId) -> Result<JobStatus, Error> {
         let going = self.jobs.record(job).map(|record| record.status(self.scheduler.job(job)));
-        going.or_else(|| self.jobs.done.get(&job).cloned()).ok_or_else(|| Error::UnknownJob(job.to_string()))
+        going.or_else(|| self.jobs.done.get(&job).cloned()).ok_or_else(|| self.no_such_job(job))
+    }
+
+    /// Why nothing can be done about a job that the machine does not know.
+    pub(super) fn no_such_job(&self, job: JobId) -> Error {
+        let done = self.jobs.done.contains_key(&job);
+        if done { Error::JobDone(job.to_string()) } else { Error::UnknownJob(job.to_string()) }
+    }
+
+    /// Why nothing can be done about an element that is not waiting.
+    pub(super) fn no_such_element(&self, job: JobId, index: u32) -> Error {
+        let array = self.jobs.record(job).filter(|_| self.array_of_job.contains_key(&job));
+        let exists = array.is_some_and(|array| u64::from(index) < array.total);
+        let job = job.to_string();
+        if exists { Error::NotWaiting { job, index } } else { Error::UnknownElement { job, index } }
     }
 }
 

@@ -185,8 +185,8 @@ impl<T, R> Shared<T, R> {
         match refusal {
             Refusal::UnknownWorker(id) => Error::UnknownWorker(state.worker_label(id)),
             Refusal::UnknownTask(id) => Error::UnknownTask(state.task_label(id)),
-            Refusal::UnknownJob(id) => Error::UnknownJob(id.to_string()),
-            Refusal::UnknownElement(job, index) => Error::UnknownElement { job: job.to_string(), index },
+            Refusal::UnknownJob(id) => state.no_such_job(id),
+            Refusal::UnknownElement(job, index) => state.no_such_element(job, index),
             Refusal::UnknownParent { index, parent } => {
                 let parent = match parent {
                     ParentName::Task(id) => state.task_label(id),

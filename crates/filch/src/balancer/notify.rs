@@ -166,6 +166,10 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// thread is calling back already, on that one. So it may use the balancer (keep a
     /// [weak handle](Balancer::downgrade) in it, or the balancer never goes away), and an operation may return before
     /// its own changes were told. If it panics nothing happens, except that it may have missed a change.
+    ///
+    /// What a timer causes is told on the background thread. A callback that takes long there delays timers (retries,
+    /// timeouts, rebalancing) until the next operation of somebody else or its end; one that waits with a method of the
+    /// balancer does not, since another thread takes over meanwhile.
     pub fn on_status(&self, callback: impl Fn(&StatusChange<R>) + Send + Sync + 'static) -> CallbackId {
         let callback = Box::new(callback);
         let mut state = self.shared.state.lock();

@@ -67,6 +67,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
             // With a way to be woken there is always a key.
             Err(key) => key.unwrap_or_default(),
         };
+        shared.leave_timer_thread();
         loop {
             let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
             match rest {
@@ -186,10 +187,14 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Future for NextAssignme
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        match this.waiting {
+        let polled = match this.waiting {
             None => this.first_poll(context),
             Some(key) => this.look_again(key, context),
+        };
+        if polled.is_pending() {
+            this.shared.leave_timer_thread();
         }
+        polled
     }
 }
 

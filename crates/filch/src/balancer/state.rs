@@ -209,7 +209,7 @@ pub(crate) struct State<T, R> {
     settled_max: usize,
     staged: Vec<Option<Staged<T>>>,
     arrays: Map<u64, Staged<T>>,
-    array_of_job: Map<JobId, u64>,
+    pub(super) array_of_job: Map<JobId, u64>,
     /// The array being submitted and how many elements it has, until it has a job.
     staged_array: Option<(u64, u32)>,
     pub(super) jobs: Jobs,

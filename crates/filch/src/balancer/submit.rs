@@ -285,12 +285,15 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// Nothing more will be added to the job.
     ///
     /// # Errors
-    /// If there is no such job, or no longer.
+    /// If there is no such job, or it is done.
     pub fn close_job(&self, job: JobId) -> Result<(), Error> {
         self.shared.tell(Event::CloseJob { job })
     }
 
     /// Submits a child of a task that is not settled, usually the one that is running.
+    ///
+    /// The child stands on its own. It belongs to no job unless it [says so](Task::job), so the job of its parent (an array,
+    /// say) may be done while the child runs. It stays when its parent is cancelled; whoever wants it gone cancels it too.
     ///
     /// # Errors
     /// As for [`submit`](Balancer::submit), and if the parent is not known or settled.

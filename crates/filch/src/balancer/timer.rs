@@ -1,7 +1,8 @@
 //! The background thread: fires timers (rebalancing, retries, timeouts, samples) and ends waits whose time is up.
 //!
 //! It takes the lock for one step at a time and never while it sleeps, so it never keeps anybody from submitting. It
-//! holds the balancer only while it works, so it never keeps one alive.
+//! holds the balancer only while it works, so it never keeps one alive. There is one at a time; when other people's code
+//! waits on it, another takes over.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,7 @@ struct Plan {
     timer: Time,
     /// Waits that end then.
     waits: BTreeSet<(Instant, u64)>,
-    /// Grows whenever a thread is told to stop; a thread belongs to one.
+    /// Grows whenever a thread is told to stop or another takes over; a thread belongs to one.
     generation: u64,
     thread: Option<JoinHandle<()>>,
     /// No thread is started until it is allowed again.
@@ -41,6 +42,11 @@ impl Plan {
     /// Whether there is a thread, and a panic (of a clock or an estimator, say) has not ended it.
     fn runs(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Whether the caller is that thread.
+    fn is_here(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id())
     }
 }
 
@@ -114,18 +120,37 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Shared<T, R> {
         if plan.runs() || plan.stopped {
             return;
         }
+        plan.thread = self.spawn_thread(&mut plan);
+    }
+
+    /// Whoever is about to wait calls this. On the timer thread that is the code of a callback, a waker or a payload: it would
+    /// wait for timers that nobody fires, so another thread takes over, and this one ends when that code is done. If the
+    /// system has no thread to give, the wait lasts until its own time is up.
+    pub(super) fn leave_timer_thread(self: &Arc<Self>) {
+        let mut plan = self.alarm.plan.lock();
+        if !plan.is_here() {
+            return;
+        }
+        plan.generation += 1;
+        match self.spawn_thread(&mut plan) {
+            Some(thread) => plan.thread = Some(thread),
+            None => plan.generation -= 1,
+        }
+    }
+
+    fn spawn_thread(self: &Arc<Self>, plan: &mut Plan) -> Option<JoinHandle<()>> {
         // Look at once: whatever was set before nobody has looked at.
-        self.alarm.store_timer(&mut plan, Time::ZERO);
+        self.alarm.store_timer(plan, Time::ZERO);
         let (weak, alarm, generation) = (Arc::downgrade(self), Arc::clone(&self.alarm), plan.generation);
         let thread = std::thread::Builder::new().name("filch-timer".to_owned());
-        plan.thread = thread.spawn(move || run(&weak, &alarm, generation)).ok();
+        thread.spawn(move || run(&weak, &alarm, generation)).ok()
     }
 }
 
 fn run<T, R>(weak: &Weak<Shared<T, R>>, alarm: &Alarm, generation: u64) {
-    while let Some((timer_is_due, waits)) = alarm.sleep(generation) {
+    while let Some((timer_is_due, wait)) = alarm.sleep(generation) {
         let Some(shared) = weak.upgrade() else { return };
-        for key in waits {
+        if let Some(key) = wait {
             shared.with(|state, now, after| state.time_out(now, key, after));
         }
         if timer_is_due {
@@ -142,8 +167,10 @@ fn run<T, R>(weak: &Weak<Shared<T, R>>, alarm: &Alarm, generation: u64) {
 }
 
 impl Alarm {
-    /// Sleeps until something is due: whether the machine's timer is, and the waits that end. None once stopped.
-    fn sleep(&self, generation: u64) -> Option<(bool, Vec<u64>)> {
+    /// Sleeps until something is due: whether the machine's timer is, and a wait that ends. None once stopped.
+    ///
+    /// One wait at a time: what this thread has taken nobody else can see to, should it be held up by a callback.
+    fn sleep(&self, generation: u64) -> Option<(bool, Option<u64>)> {
         let mut plan = self.plan.lock();
         loop {
             if plan.generation != generation {
@@ -155,13 +182,11 @@ impl Alarm {
             if timer_is_due {
                 self.store_timer(&mut plan, Time::NEVER);
             }
-            let present = Instant::now();
-            let later = plan.waits.split_off(&(present, u64::MAX));
-            let due = std::mem::replace(&mut plan.waits, later);
-            if timer_is_due || !due.is_empty() {
-                return Some((timer_is_due, due.into_iter().map(|wait| wait.1).collect()));
+            let until_wait = plan.waits.first().map(|wait| wait.0.saturating_duration_since(Instant::now()));
+            let wait = if until_wait == Some(Duration::ZERO) { plan.waits.pop_first() } else { None };
+            if timer_is_due || wait.is_some() {
+                return Some((timer_is_due, wait.map(|wait| wait.1)));
             }
-            let until_wait = plan.waits.first().map(|wait| wait.0 - present);
             match until_timer.into_iter().chain(until_wait).min() {
                 Some(rest) => {
                     self.changed.wait_for(&mut plan, rest);

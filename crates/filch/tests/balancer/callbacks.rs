@@ -4,8 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use filch::policy::{TaskView, Terms, WorkerView};
-use filch::{Balancer, Error, Policy, Status, Subject, Task, TaskId, WeakBalancer, Worker};
+use std::time::Duration;
 
+use filch::{Balancer, Error, JobId, Policy, Status, Subject, Task, TaskId, WeakBalancer, Worker};
+
+use crate::waiting::block_on;
 use crate::{LONG, take, with_workers};
 
 type Log = Arc<Mutex<Vec<(String, Status)>>>;
@@ -223,7 +226,7 @@ fn refused_and_replaced_results_and_policies_may_use_the_balancer_when_dropped()
     balancer.next("w").unwrap().unwrap().detach();
     balancer.update_status("t", "failed", Some(asks())).unwrap();
     assert_eq!(count(), 3, "the result of the failed attempt is kept");
-    clock.advance(std::time::Duration::from_secs(3600));
+    clock.advance(Duration::from_secs(3600));
     balancer.tick();
     balancer.next("w").unwrap().unwrap().succeed(asks()).unwrap();
     assert_eq!(count(), 4, "a later result replaces an earlier one");
@@ -277,9 +280,73 @@ fn wait_idle_waits_for_callbacks_but_not_inside_of_one() {
     std::thread::scope(|scope| {
         scope.spawn(|| take(&balancer, "w").succeed(()).unwrap());
         has_entered.recv().unwrap();
-        assert!(!balancer.wait_idle(std::time::Duration::from_millis(1)), "settled, but not told");
+        assert!(!balancer.wait_idle(Duration::from_millis(1)), "settled, but not told");
         let waiter = scope.spawn(|| balancer.wait_idle(LONG) && told.load(Ordering::SeqCst));
         leave.send(()).unwrap();
         assert!(waiter.join().unwrap());
+    });
+}
+
+/// A timeout is told on the timer thread. `wait` is called there and must live to see the retry, which only a timer brings.
+fn wait_on_the_timer_thread(others_finish: bool, wait: impl Fn(&Balancer, JobId) -> bool + Send + Sync + 'static) {
+    let balancer: Balancer = Balancer::builder().build().unwrap();
+    balancer.register_worker(Worker::new("w").slots(2)).unwrap();
+    let (answer, answered) = mpsc::channel();
+    let weak = balancer.downgrade();
+    balancer.on_status(move |change| {
+        if change.status == Status::Retrying {
+            let here = std::thread::current().name().map(str::to_owned);
+            let waited = wait(&weak.upgrade().unwrap(), change.job.unwrap());
+            answer.send((here, waited)).unwrap();
+        }
+    });
+    let pause = Duration::from_millis(20);
+    let task = Task::new().timeout(pause).retries(1).backoff(pause, pause);
+    balancer.submit_many([task]).unwrap();
+    let first = take(&balancer, "w");
+    if others_finish {
+        balancer.next_timeout("w", LONG).unwrap().expect("the retry").succeed(()).unwrap();
+    }
+    let (thread, waited) = answered.recv_timeout(LONG).unwrap();
+    assert_eq!(thread.as_deref(), Some("filch-timer"), "else this shows nothing");
+    assert!(waited, "it waited for itself");
+    assert!(first.is_revoked() && balancer.is_running());
+    assert_eq!(balancer.metrics().completed, 1);
+    // The thread that took over fires timers as the first one did.
+    drop(first);
+    let late = balancer.submit(Task::new().timeout(pause)).unwrap();
+    let _held = take(&balancer, "w");
+    assert!(balancer.wait_idle(LONG));
+    assert_eq!(crate::status(&balancer, late), Status::Failed);
+    balancer.check().unwrap();
+}
+
+/// More than the pauses by far, less than what ends a test that hangs.
+const ENOUGH: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_callback_on_the_timer_thread_may_wait_for_everything() {
+    wait_on_the_timer_thread(true, |balancer, _| balancer.wait_idle(ENOUGH));
+}
+
+#[test]
+fn a_callback_on_the_timer_thread_may_wait_for_a_job() {
+    wait_on_the_timer_thread(true, |balancer, job| balancer.wait_job(job, ENOUGH).unwrap().done);
+    wait_on_the_timer_thread(true, |balancer, job| {
+        block_on(balancer.wait_job_async(job).timeout(ENOUGH)).unwrap().done
+    });
+}
+
+#[test]
+fn a_callback_on_the_timer_thread_may_wait_for_a_task() {
+    wait_on_the_timer_thread(false, |balancer, _| {
+        let retry = balancer.next_timeout("w", ENOUGH).unwrap();
+        retry.is_some_and(|retry| retry.succeed(()).is_ok())
+    });
+    wait_on_the_timer_thread(false, |balancer, _| {
+        // Its time is ended by the timer thread too.
+        assert!(block_on(balancer.next_async_timeout("w", Duration::from_millis(1))).unwrap().is_none());
+        let retry = block_on(balancer.next_async("w")).unwrap();
+        retry.is_some_and(|retry| retry.succeed(()).is_ok())
     });
 }

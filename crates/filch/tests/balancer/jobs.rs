@@ -205,7 +205,7 @@ fn a_cancelled_job_is_told_of_to_the_end_and_then_no_more() {
     drop(assigned);
     assert_eq!(balancer.job_status(job).unwrap(), status);
     assert_eq!(log.lock().unwrap().len(), told);
-    assert_eq!(balancer.cancel_job(job).unwrap_err(), Error::UnknownJob(job.to_string()));
+    assert_eq!(balancer.cancel_job(job).unwrap_err(), Error::JobDone(job.to_string()));
     assert!(balancer.next("w").unwrap().is_none());
     balancer.check().unwrap();
 }

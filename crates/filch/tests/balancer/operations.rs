@@ -236,7 +236,7 @@ fn arrays_share_a_payload_and_number_their_elements() {
     balancer.register_worker(Worker::new("w")).unwrap();
     let job = balancer.submit_array(Task::with_payload("shared".to_owned()), 5).unwrap();
     balancer.cancel_element(job, 1).unwrap();
-    assert_eq!(balancer.cancel_element(job, 1).unwrap_err(), Error::UnknownElement { job: job.to_string(), index: 1 });
+    assert_eq!(balancer.cancel_element(job, 1).unwrap_err(), Error::NotWaiting { job: job.to_string(), index: 1 });
     let mut seen = Vec::new();
     while let Some(assignment) = balancer.next("w").unwrap() {
         assert_eq!(assignment.payload(), "shared");
@@ -253,9 +253,9 @@ fn arrays_share_a_payload_and_number_their_elements() {
     assert_eq!(seen, [0, 2, 3]);
     let metrics = balancer.metrics();
     assert_eq!((metrics.submitted, metrics.completed, metrics.cancelled), (5, 2, 3));
-    assert_eq!(balancer.cancel_job(job).unwrap_err(), Error::UnknownJob(job.to_string()));
+    assert_eq!(balancer.cancel_job(job).unwrap_err(), Error::JobDone(job.to_string()));
     let empty = balancer.submit_array(Task::with_payload(String::new()), 0).unwrap();
-    assert!(matches!(balancer.cancel_job(empty), Err(Error::UnknownJob(_))));
+    assert!(matches!(balancer.cancel_job(empty), Err(Error::JobDone(_))));
 }
 
 #[test]

@@ -417,3 +417,20 @@ fn futures_end_when_the_last_balancer_is_dropped() {
     assert_eq!(waiting.join().unwrap(), Err(Error::Stopped));
     assert!(matches!(poll_once(&mut unpolled), Poll::Ready(Err(Error::Stopped))));
 }
+
+#[test]
+fn a_balancer_that_is_stopped_keeps_nobody_waiting_for_everything() {
+    let balancer = real(&["w"]);
+    balancer.submit(Task::new()).unwrap();
+    let running = balancer.next("w").unwrap().unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| balancer.wait_idle(LONG));
+        balancer.stop();
+        assert!(!waiter.join().unwrap());
+    });
+    assert!(!balancer.wait_idle(LONG), "nobody can be sure that it will be finished");
+    assert!(start.elapsed() < LONG);
+    running.succeed(()).unwrap();
+    assert!(balancer.wait_idle(Duration::ZERO), "nothing is left");
+}
