@@ -50,6 +50,19 @@ pub enum Action {
         /// Position in its array or other job; 0 for a single task.
         index: u32,
     },
+    /// Put the task into the worker's own queue. Only if workers have queues of their own.
+    Hand {
+        /// To whom.
+        worker: WorkerId,
+        /// What.
+        task: TaskId,
+        /// Reports must name the attempt.
+        attempt: u32,
+        /// The driver's handle.
+        payload: u64,
+        /// Position in its array or other job; 0 for a single task.
+        index: u32,
+    },
     /// The worker should stop the attempt; whatever it still reports of it is ignored.
     Revoke {
         /// Who.

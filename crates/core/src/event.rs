@@ -6,6 +6,7 @@ use crate::ids::{JobId, KeyId, TaskId, TypeId, WorkerId};
 use crate::policy::OwnPolicy;
 use crate::resources::Vector;
 use crate::task::{GraphTask, TaskSpec};
+use crate::time::Span;
 use crate::worker::{LoadReport, WorkerSpec};
 
 /// Something that happened. Handed to [`Scheduler::step`](crate::Scheduler::step) with the time it happened.
@@ -149,8 +150,72 @@ pub enum Event {
         /// The new policy.
         policy: OwnPolicy,
     },
+    /// A worker with a queue of its own would take so many more tasks now, whatever it asked for before.
+    Want {
+        /// Who.
+        worker: WorkerId,
+        /// How many.
+        count: u32,
+    },
+    /// A worker with a queue of its own began an attempt it holds. If it got it from another, that is news too.
+    Began {
+        /// Who.
+        worker: WorkerId,
+        /// What.
+        held: Held,
+    },
+    /// A worker with a queue of its own ended an attempt.
+    Ended {
+        /// Who.
+        worker: WorkerId,
+        /// What.
+        held: Held,
+        /// How long it ran.
+        ran: Span,
+        /// How it ended.
+        end: End,
+    },
+    /// An attempt went from one worker's queue to another's; either of them says so.
+    Moved {
+        /// What, and the hop it has now.
+        held: Held,
+        /// Who has it now.
+        to: WorkerId,
+    },
+    /// A worker with a queue of its own does not have an attempt that it should have.
+    Missing {
+        /// Who.
+        worker: WorkerId,
+        /// What.
+        held: Held,
+    },
     /// Time has passed; due timers fire (as they do with every other event).
     Tick,
+}
+
+/// One attempt in somebody's hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Held {
+    /// Which task.
+    pub task: TaskId,
+    /// Which attempt; only the scheduler raises it.
+    pub attempt: u32,
+    /// How often the attempt has changed hands; whoever passes it on raises it.
+    pub hop: u32,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Well.
+    Done,
+    /// Badly.
+    Failed {
+        /// Whether trying again makes sense.
+        retry: bool,
+    },
+    /// Not at all: its holder gives it back.
+    GivenBack,
 }
 
 /// A change of a worker's description. What is `None` stays.

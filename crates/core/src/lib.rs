@@ -34,13 +34,14 @@ pub mod steal;
 mod task;
 mod time;
 pub mod tracker;
-mod worker;
+pub mod wire;
+pub mod worker;
 
 pub use action::{Action, Lack, ParentName, Record, Refusal};
 pub use capabilities::{CapabilitySet, matching_for};
 pub use check::Violation;
 pub use config::Config;
-pub use event::{Event, Remaining, WorkerChange};
+pub use event::{End, Event, Held, Remaining, WorkerChange};
 pub use explain::{CandidateFate, Decision, DecisionCandidate, Explanation, JobExplanation, Reason};
 pub use ids::{AffinityId, CapabilityId, JobId, KeyId, KindId, Names, ResourceId, Table, TaskId, TypeId, WorkerId};
 pub use metrics::{Concern, Health, Metrics, Sample};

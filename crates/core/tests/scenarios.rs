@@ -462,6 +462,10 @@ impl Play {
                 let again = if attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
                 format!("{} -> {}{again}", self.task_name(task), self.worker_name(worker))
             }
+            Action::Hand { worker, task, attempt, .. } => {
+                let again = if attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
+                format!("{} -> the queue of {}{again}", self.task_name(task), self.worker_name(worker))
+            }
             Action::Revoke { worker, task, cause, .. } => {
                 format!("{} is told to stop {}{}", self.worker_name(worker), self.task_name(task), why(cause))
             }

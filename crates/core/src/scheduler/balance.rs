@@ -77,6 +77,7 @@ impl Scheduler {
         let worker = &self.workers[thief];
         let depth = worker.queue.len() as u32;
         self.push_bound()
+            && !self.remote
             && self.config.load_balancing.strategy.pulls()
             && !self.loaded.is_empty()
             && depth < self.config.load_balancing.thresholds.idle_threshold
@@ -190,7 +191,7 @@ impl Scheduler {
         }
     }
 
-    fn move_queued(&mut self, slot: u32, to: u32, actions: &mut Vec<Action>) {
+    pub(super) fn move_queued(&mut self, slot: u32, to: u32, actions: &mut Vec<Action>) {
         let from = self.tasks.at(slot).worker;
         self.leave_worker_queue(slot);
         self.put_at_worker(slot, to);
@@ -207,7 +208,7 @@ impl Scheduler {
 
     /// Evens out queues if they are severely uneven, within the limit of one cycle.
     pub(super) fn rebalance(&mut self, actions: &mut Vec<Action>) {
-        if !self.is_uneven() {
+        if self.remote || !self.is_uneven() {
             return;
         }
         self.counters.rebalance_cycles += 1;

@@ -17,6 +17,7 @@ mod members;
 mod own;
 mod place;
 mod ready;
+mod remote;
 mod run;
 mod serve;
 mod settle;
@@ -135,6 +136,8 @@ pub struct Scheduler {
     unfinished: bool,
     /// Tasks of a key that one step lets in or out.
     portion: usize,
+    /// Workers have queues of their own; those kept here are what is known of them.
+    remote: bool,
     /// Entries that bounded searches and unfinished business have looked at, for tests of the bounds.
     pub(crate) looked_at: u64,
     /// Attempts that no longer count but may still occupy a worker, and whom.
@@ -222,6 +225,7 @@ impl Scheduler {
             warm_again: false,
             unfinished: false,
             portion: chores::PORTION,
+            remote: false,
             looked_at: 0,
             ghosts: Map::default(),
             orphans_from: None,
@@ -340,6 +344,11 @@ impl Scheduler {
             Event::Report { worker, load } => self.report(worker, load, actions),
             Event::Leave { worker, remaining } => self.leave(worker, remaining, actions),
             Event::Silent { worker } => self.silent(worker, actions),
+            Event::Want { worker, count } => self.want(worker, count, actions),
+            Event::Began { worker, held } => self.began(worker, held, actions),
+            Event::Ended { worker, held, ran, end } => self.ended(worker, held, ran, end, actions),
+            Event::Moved { held, to } => self.moved(held, to, actions),
+            Event::Missing { worker, held } => self.missing(worker, held, actions),
             Event::Withdraw { worker } => self.withdraw(worker),
             Event::Steal { thief } => self.steal(thief, actions),
             Event::Rebalance => {

@@ -77,6 +77,7 @@ impl Scheduler {
     /// A task without a key leaves its worker's queue for another: it has waited, and it ages, as before.
     pub(super) fn queue_elsewhere(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
         debug_assert!(self.tasks.at(slot).key == NONE, "tasks with a key are pinned or wait centrally");
+        self.recall(slot, cause, actions);
         self.leave_worker_queue(slot);
         if self.has_host(self.tasks.at(slot).signature) || self.workers.len() == 0 {
             self.offer(slot, Some(cause), actions);
@@ -192,6 +193,7 @@ impl Scheduler {
             if let Some(worker) = self.decide(slot, &candidates, true) {
                 self.put_at_worker(slot, worker);
                 self.tell_queued(slot, news, actions);
+                self.hand_over(slot, actions);
                 self.serve(worker, actions);
                 return;
             }
@@ -199,6 +201,13 @@ impl Scheduler {
         if self.directories.iter().any(|directory| !directory.is_empty()) {
             let candidates = self.candidates(slot, Wanted::Room);
             if let Some(worker) = self.decide(slot, &candidates, true).or_else(|| self.as_if_asked(slot, &candidates)) {
+                if self.remote && self.is_ahead(slot, worker) {
+                    self.take_credit(worker);
+                    self.put_at_worker(slot, worker);
+                    self.tell_queued(slot, news, actions);
+                    self.hand_over(slot, actions);
+                    return;
+                }
                 self.tell_queued(slot, news, actions);
                 if self.tasks.at(slot).state.is_queued() {
                     self.age_leave(slot);
@@ -235,6 +244,7 @@ impl Scheduler {
         if let Some(worker) = self.home_of(slot) {
             self.put_at_worker(slot, worker);
             self.tell_queued(slot, news, actions);
+            self.hand_over(slot, actions);
             self.serve(worker, actions);
             return;
         }
@@ -443,6 +453,9 @@ impl Scheduler {
     /// Whether a task that this worker could run fits there right now.
     #[inline]
     pub(crate) fn fits_now(&self, slot: u32, at: u32) -> Result<(), super::Shortage> {
+        if self.remote && self.is_ahead(slot, at) {
+            return Ok(());
+        }
         self.wish_fits(&self.wish_of(slot), at)
     }
 
@@ -601,7 +614,8 @@ impl Scheduler {
     pub(super) fn relist(&mut self, slot: u32) {
         let push = self.push_bound();
         let worker = &self.workers[slot];
-        let wanted = worker.state == WorkerState::Up && (push || (worker.credit > 0 && worker.has_free_slot()));
+        let takes_more = worker.credit > 0 && (self.remote || worker.has_free_slot());
+        let wanted = worker.state == WorkerState::Up && (push || takes_more);
         if !wanted {
             if worker.listed {
                 self.unlist(slot);

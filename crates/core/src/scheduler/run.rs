@@ -3,6 +3,7 @@
 use std::hint::black_box;
 
 use super::state::Ghost;
+use super::tasks::Task;
 use super::{COMMON_JOB, Flags, Scheduler, State, Timer, queue_key, wanted_devices};
 use crate::action::{Action, Record, Refusal};
 use crate::config::Retry;
@@ -23,6 +24,26 @@ impl Scheduler {
     /// Hands a task that is nowhere to a free slot of a worker and reserves what it asks for.
     pub(super) fn assign(&mut self, slot: u32, at: u32, actions: &mut Vec<Action>) {
         let now = self.now;
+        let task = self.tasks.at_mut(slot);
+        task.attempt += 1;
+        self.occupy(slot, at);
+        if self.remote {
+            self.set_hop(slot, 0);
+        }
+        let &Task { attempt, payload, index, flags, worker, .. } = self.tasks.at(slot);
+        let (task, worker) = (self.tasks.id(slot), self.worker_id(worker));
+        self.workers[at].credit = self.workers[at].credit.saturating_sub(1);
+        actions.push(Action::Assign { worker, task, attempt, payload, index });
+        actions.push(Action::Notify { task, status: Status::Assigned, worker: Some(worker), cause: Cause::None });
+        self.persist(Record::Assigned { task, attempt, worker, at: now }, actions);
+        if flags.has(Flags::ELEMENT) {
+            self.element_left(slot);
+        }
+    }
+
+    /// A task that is nowhere takes a slot of a worker and reserves what it asks for.
+    pub(super) fn occupy(&mut self, slot: u32, at: u32) {
+        let now = self.now;
         let planned = self.planned_for(slot, self.workers[at].class);
         let task = self.tasks.at(slot);
         let (signature, job, key) = (task.signature, task.job, task.key);
@@ -32,7 +53,7 @@ impl Scheduler {
             self.keys.take(key, place);
         }
         let worker = &mut self.workers[at];
-        debug_assert!(worker.has_free_slot(), "only free slots get tasks");
+        debug_assert!(self.remote || worker.has_free_slot(), "only free slots get tasks");
         let place = worker.running.len() as u32;
         let (used, slots) = (worker.used_slots(), worker.slots);
         worker.running.push(slot);
@@ -44,24 +65,18 @@ impl Scheduler {
             self.tasks.extra_mut(slot).devices = worker.devices.take(capacity, needs);
         }
         worker.running_work += planned;
-        worker.credit = worker.credit.saturating_sub(1);
         worker.assigned += 1;
         self.turn += 1;
         worker.last_assigned = self.turn;
         worker.waited += waited;
-        let id = super::WorkerId { slot: at, generation: worker.generation };
         let task = self.tasks.at_mut(slot);
         task.state = State::Assigned;
         task.worker = at;
         task.place = place;
         task.planned = planned;
         task.since = now;
-        task.attempt += 1;
         task.flags.set(Flags::TOKEN, key != NONE);
-        let (attempt, payload, index, extra) = (task.attempt, task.payload, task.index, task.flags.has(Flags::EXTRA));
-        let element = task.flags.has(Flags::ELEMENT);
-        let task_id = TaskId { slot, generation: task.generation };
-        if extra {
+        if task.flags.has(Flags::EXTRA) {
             self.set_timeout(slot);
             self.warm_up(slot, at);
         }
@@ -71,12 +86,6 @@ impl Scheduler {
         let received = owner.received;
         self.ready.charge(job, received);
         self.counters.assigned(waited);
-        actions.push(Action::Assign { worker: id, task: task_id, attempt, payload, index });
-        actions.push(Action::Notify { task: task_id, status: Status::Assigned, worker: Some(id), cause: Cause::None });
-        self.persist(Record::Assigned { task: task_id, attempt, worker: id, at: now }, actions);
-        if element {
-            self.element_left(slot);
-        }
     }
 
     /// (Re)sets the timer of an attempt that may not run for ever; it counts from the assignment, then from the start.
@@ -84,6 +93,18 @@ impl Scheduler {
         if let Some(timeout) = self.tasks.extra(slot).and_then(|extra| extra.timeout) {
             let task = self.tasks.at(slot);
             self.timers.set(task.since + timeout, Timer::Timeout(self.tasks.id(slot), task.attempt));
+        }
+    }
+
+    /// The attempt began earlier than was thought; its timer, if it has one, counts from there.
+    pub(super) fn set_since(&mut self, slot: u32, since: Time) {
+        let timed = self.tasks.at(slot).flags.has(Flags::EXTRA);
+        if timed {
+            self.clear_timeout(slot);
+        }
+        self.tasks.at_mut(slot).since = since;
+        if timed {
+            self.set_timeout(slot);
         }
     }
 
@@ -274,6 +295,7 @@ impl Scheduler {
     /// Takes a held task out of the list of running ones; what it reserved stays reserved.
     fn vacate(&mut self, slot: u32) -> Ghost {
         let now = self.now;
+        self.set_hop(slot, NONE);
         let id = self.tasks.id(slot);
         let devices = self.tasks.extra(slot).map(|extra| extra.devices.clone()).unwrap_or_default();
         let task = self.tasks.at_mut(slot);
@@ -329,7 +351,7 @@ impl Scheduler {
     }
 
     /// The worker has let go of an attempt that no longer counts.
-    fn bury(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) {
+    pub(super) fn bury(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) {
         let Some(at) = self.ghosts.remove(&(task, attempt)) else { return };
         self.counters.stale_reports += 1;
         let worker = &mut self.workers[at];

@@ -49,8 +49,14 @@ impl Scheduler {
     fn hand_out(&mut self, slot: u32, actions: &mut Vec<Action>) {
         loop {
             let worker = &self.workers[slot];
-            if worker.credit == 0 || worker.state != WorkerState::Up || !worker.has_free_slot() {
+            if worker.credit == 0 || worker.state != WorkerState::Up || !(self.remote || worker.has_free_slot()) {
                 return;
+            }
+            if self.remote {
+                if !self.hand_next(slot, actions) {
+                    return;
+                }
+                continue;
             }
             let Some(task) = self.choose_for(slot, actions) else { return };
             self.assign(task, slot, actions);
@@ -104,7 +110,7 @@ impl Scheduler {
         queue.iter().take(QUEUE_LOOKS).find(|key| self.fits_now(key.2, worker).is_ok())
     }
 
-    fn take_own(&mut self, slot: u32) -> u32 {
+    pub(super) fn take_own(&mut self, slot: u32) -> u32 {
         self.leave_worker_queue(slot);
         self.age_leave(slot);
         self.counters.queued -= 1;
@@ -113,7 +119,7 @@ impl Scheduler {
 
     /// The first lane of the central queue, not below a level, whose head fits the worker now. On the way, the first
     /// task that this worker could run but has no room for gets a reservation in time.
-    fn first_central(&mut self, at: u32, floor: u8, actions: &mut Vec<Action>) -> Option<Found> {
+    pub(super) fn first_central(&mut self, at: u32, floor: u8, actions: &mut Vec<Action>) -> Option<Found> {
         let (mut search, wide) = self.search(at, floor);
         if let Some(wide) = wide
             && self.reserve(&wide, at, actions)
@@ -137,6 +143,9 @@ impl Scheduler {
             let signature = &self.signatures[found.signature];
             if class.can_ever(signature).is_err() {
                 return false;
+            }
+            if self.remote {
+                return self.is_ahead_in(found, at) || worker.has_room(class, signature).is_ok();
             }
             match worker.has_room(class, signature) {
                 Ok(()) if worker.reservation().is_none() => true,
@@ -303,7 +312,7 @@ impl Scheduler {
         }
     }
 
-    fn take_found(&mut self, found: &Found, actions: &mut Vec<Action>) -> Option<u32> {
+    pub(super) fn take_found(&mut self, found: &Found, actions: &mut Vec<Action>) -> Option<u32> {
         match self.ready.head(found)? {
             Head::Task(first) => {
                 let slot = found.picked.unwrap_or(first);

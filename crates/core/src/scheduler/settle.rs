@@ -122,7 +122,10 @@ impl Scheduler {
         let (key, place) = (task.key, queue_key(task.level, task.order(), slot));
         match task.state {
             State::Central => self.leave_lane(slot),
-            State::AtWorker => self.leave_worker_queue(slot),
+            State::AtWorker => {
+                self.recall(slot, Cause::Requested, actions);
+                self.leave_worker_queue(slot);
+            }
             _ => {}
         }
         self.leave_waiting(slot);

@@ -220,6 +220,9 @@ pub(crate) struct Worker {
     pub(crate) more_averages: Vec<MovingAverage>,
     pub(crate) stolen: u64,
     pub(crate) lost: u64,
+    /// Of what it holds in a queue of its own or has begun from there: how many, and the sum of their fingerprints.
+    pub(crate) holds: u32,
+    pub(crate) fingerprint: u64,
 }
 
 impl Worker {

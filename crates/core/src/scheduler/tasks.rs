@@ -121,6 +121,9 @@ pub(crate) struct Task {
     pub(crate) key: u32,
     pub(crate) worker: u32,
     pub(crate) attempt: u32,
+    /// How often the attempt has changed hands by stealing; [`NONE`] as long as it is not with a worker that has its own
+    /// queue.
+    pub(crate) hop: u32,
     /// Unsettled tasks it depends on.
     pub(crate) blockers: u32,
     /// Its place in the worker's list of running tasks; only a first guess while that list is short.
@@ -165,6 +168,7 @@ impl Task {
             key: NONE,
             worker: NONE,
             attempt: 0,
+            hop: NONE,
             blockers: 0,
             place: NONE,
             member: NONE,

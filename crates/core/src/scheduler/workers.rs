@@ -68,6 +68,8 @@ impl Scheduler {
             last_assigned: 0,
             stolen: 0,
             lost: 0,
+            holds: 0,
+            fingerprint: 0,
             busy: Span::ZERO,
             waited: Span::ZERO,
         };

@@ -71,6 +71,13 @@ impl Model {
             }
             Event::SubmitArray { template, count } => self.submit_array(&template, count),
             Event::CancelElement { job, index } => self.cancel_element(job, index),
+            Event::Want { .. }
+            | Event::Began { .. }
+            | Event::Ended { .. }
+            | Event::Moved { .. }
+            | Event::Missing { .. } => {
+                unreachable!("the model's workers have no queues of their own")
+            }
         };
         self.feed_hungry();
         if result.is_err() {

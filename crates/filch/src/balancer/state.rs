@@ -309,7 +309,7 @@ impl<T, R> State<T, R> {
                     self.elements_settled(job, count, status, cause);
                 }
                 // A revoked attempt is noticed when its holder asks or reports; records are not kept.
-                Action::Revoke { .. } | Action::Persist(_) => {}
+                Action::Revoke { .. } | Action::Hand { .. } | Action::Persist(_) => {}
             }
         }
         if self.actions.capacity() > LONG_LIST {

@@ -1,4 +1,10 @@
-//! What a worker is to the scheduler: what it can do, how much it has, and how it fares.
+//! What a worker is to the scheduler: what it can do, how much it has, and how it fares; and the machine it runs itself.
+
+mod machine;
+mod recent;
+mod registry;
+
+pub use machine::{Input, Output, WorkerMachine};
 
 use crate::capabilities::CapabilitySet;
 use crate::ids::WorkerId;

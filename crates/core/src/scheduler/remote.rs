@@ -1,0 +1,351 @@
+//! Workers with queues of their own. What the scheduler keeps of such a queue is what it has heard: tasks it handed over
+//! and that were not reported as begun, ended or moved. The worker decides what it begins when; peers move tasks among
+//! themselves and tell. Attempts are raised here and nowhere else, hops by whoever passes a task on; a report with an
+//! older attempt, or an older hop of the same attempt, no longer counts.
+
+use super::ready::{Found, Head};
+use super::{Flags, Scheduler, State};
+use crate::action::{Action, Record, Refusal};
+use crate::event::{End, Held};
+use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
+use crate::resources::Amount;
+use crate::task::{Cause, Status};
+use crate::time::{Span, Time};
+use crate::wire::{Order, PeerDigest, fingerprint};
+use crate::worker::WorkerState;
+
+impl Scheduler {
+    /// Says that workers have queues of their own: what they are to do is handed over with [`Action::Hand`] as early as
+    /// they ask for it, and they tell what becomes of it.
+    #[must_use]
+    pub fn with_remote_queues(mut self) -> Scheduler {
+        self.remote = true;
+        self
+    }
+
+    /// Whether a task may be handed to a worker before there is room for it: nobody else is kept from anything, and
+    /// however many of its kind come together, as many as the worker has slots fit at once.
+    pub(super) fn is_ahead(&self, slot: u32, at: u32) -> bool {
+        let task = self.tasks.at(slot);
+        task.key == NONE && !task.flags.has(Flags::EXCLUSIVE) && self.is_light(task.signature, at)
+    }
+
+    /// The same for the first task of a lane.
+    pub(super) fn is_ahead_in(&self, found: &Found, at: u32) -> bool {
+        match self.ready.head(found) {
+            Some(Head::Task(slot)) => self.is_ahead(slot, at),
+            Some(Head::Element) => self.jobs[found.job].array.as_ref().is_some_and(|array| {
+                array.template.key == NONE && !array.template.exclusive && self.is_light(found.signature, at)
+            }),
+            None => false,
+        }
+    }
+
+    fn is_light(&self, signature: u32, at: u32) -> bool {
+        let worker = &self.workers[at];
+        let capacity = &self.classes[worker.class].capacity;
+        let slots = u64::from(worker.slots);
+        self.signatures[signature].demand.amounts().iter().all(|&(resource, needs)| {
+            resource != ResourceId::GPUS && Amount(needs.0.saturating_mul(slots)) <= capacity.get(resource)
+        })
+    }
+
+    /// A worker that asked gets one thing it did not ask for by name.
+    pub(super) fn take_credit(&mut self, at: u32) {
+        let credit = &mut self.workers[at].credit;
+        *credit = credit.saturating_sub(1);
+    }
+
+    /// Gives a worker the next task in order that it can have. Whether there was one.
+    pub(super) fn hand_next(&mut self, at: u32, actions: &mut Vec<Action>) -> bool {
+        if let Some(slot) = self.first_kept_back(at) {
+            self.take_own(slot);
+            self.assign(slot, at, actions);
+            return true;
+        }
+        let Some(found) = self.first_central(at, 1, actions) else { return false };
+        if !self.is_ahead_in(&found, at) {
+            let Some(slot) = self.take_found(&found, actions) else { return false };
+            self.assign(slot, at, actions);
+            return true;
+        }
+        let slot = match self.ready.head(&found) {
+            Some(Head::Task(slot)) => {
+                self.leave_lane(slot);
+                slot
+            }
+            Some(Head::Element) => {
+                let Some(slot) = self.materialise(found.job, actions) else { return false };
+                slot
+            }
+            None => return false,
+        };
+        self.take_credit(at);
+        self.put_at_worker(slot, at);
+        self.notify(slot, Status::Queued, Cause::None, actions);
+        self.hand_over(slot, actions);
+        true
+    }
+
+    /// The first task in a worker's queue that was not handed over, because its key or its room comes first, and that
+    /// fits now.
+    fn first_kept_back(&self, at: u32) -> Option<u32> {
+        let queue = self.workers[at].queue.iter().take(crate::steal::QUEUE_LOOKS).map(|key| key.2);
+        let mut kept_back = queue.filter(|&slot| self.tasks.at(slot).hop == NONE);
+        kept_back.find(|&slot| self.fits_now(slot, at).is_ok())
+    }
+
+    /// A task has come to a worker's queue: the worker gets it, unless it must wait for room.
+    pub(super) fn hand_over(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        let task = self.tasks.at(slot);
+        if !self.remote || task.state != State::AtWorker {
+            return;
+        }
+        if task.key != NONE || task.flags.has(Flags::EXCLUSIVE) {
+            return;
+        }
+        self.tasks.at_mut(slot).attempt += 1;
+        self.set_hop(slot, 0);
+        let task = self.tasks.at(slot);
+        let (attempt, payload, index, at) = (task.attempt, task.payload, task.index, task.worker);
+        let element = task.flags.has(Flags::ELEMENT);
+        let (task, worker) = (self.tasks.id(slot), self.worker_id(at));
+        actions.push(Action::Hand { worker, task, attempt, payload, index });
+        self.persist(Record::Assigned { task, attempt, worker, at: self.now }, actions);
+        if element {
+            self.element_left(slot);
+        }
+    }
+
+    /// Sets the hop of a task that is with a worker, or that it is with nobody any more. Whether it was with one.
+    pub(super) fn set_hop(&mut self, slot: u32, hop: u32) -> bool {
+        let task = self.tasks.at_mut(slot);
+        let before = std::mem::replace(&mut task.hop, hop);
+        if before == NONE && hop == NONE {
+            return false;
+        }
+        let (at, attempt) = (task.worker, task.attempt);
+        let task = self.tasks.id(slot);
+        let worker = &mut self.workers[at];
+        if before != NONE {
+            worker.holds -= 1;
+            worker.fingerprint = worker.fingerprint.wrapping_sub(fingerprint(&Held { task, attempt, hop: before }));
+        }
+        if hop != NONE {
+            worker.holds += 1;
+            worker.fingerprint = worker.fingerprint.wrapping_add(fingerprint(&Held { task, attempt, hop }));
+        }
+        before != NONE
+    }
+
+    /// A worker with a queue of its own would take so many more tasks.
+    pub(super) fn want(&mut self, worker: WorkerId, count: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let at = self.worker_slot(worker)?;
+        self.workers[at].credit = count;
+        self.serve(at, actions);
+        Ok(())
+    }
+
+    /// A task as its worker gets it.
+    #[must_use]
+    pub fn order(&self, task: TaskId) -> Option<Order> {
+        let slot = self.tasks.find(task)?;
+        let task = self.tasks.at(slot);
+        if task.hop == NONE {
+            return None;
+        }
+        let signature = &self.signatures[task.signature];
+        let slotted = task.state != State::AtWorker;
+        Some(Order {
+            held: Held { task: self.tasks.id(slot), attempt: task.attempt, hop: task.hop },
+            payload: task.payload,
+            index: task.index,
+            priority: task.priority,
+            level: task.level,
+            deadline: task.deadline,
+            rank: task.rank,
+            sequence: task.sequence,
+            kind: task.kind,
+            expected: self.estimator.anywhere(task.kind, task.declared()).max(super::LEAST_PLANNED),
+            timeout: self.tasks.extra(slot).and_then(|extra| extra.timeout),
+            requires: signature.requires.clone(),
+            demand: signature.demand.clone(),
+            bound: slotted || task.key != NONE || task.flags.has(Flags::PINNED) || task.flags.has(Flags::EXCLUSIVE),
+            exclusive: task.flags.has(Flags::EXCLUSIVE),
+        })
+    }
+
+    /// How many attempts a worker holds as far as is known, and the sum of their fingerprints.
+    #[must_use]
+    pub fn holds(&self, worker: WorkerId) -> Option<(u32, u64)> {
+        let at = self.worker_slot(worker).ok()?;
+        Some((self.workers[at].holds, self.workers[at].fingerprint))
+    }
+
+    /// Whether a worker asked for more than there is for it.
+    #[must_use]
+    pub fn is_waiting(&self, worker: WorkerId) -> bool {
+        self.worker_slot(worker).is_ok_and(|at| self.workers[at].credit > 0)
+    }
+
+    /// Some workers with something queued: the busiest, and some drawn with `draw` (a number below the one it is given).
+    pub fn sample_loaded(&self, most: usize, mut draw: impl FnMut(usize) -> usize) -> Vec<PeerDigest> {
+        let digest = |slot: u32| {
+            let worker = &self.workers[slot];
+            PeerDigest {
+                worker: self.worker_id(slot),
+                depth: worker.queue.len() as u32,
+                backlog: worker.queued_work,
+                load: f64::from(worker.used_slots()) / f64::from(worker.slots.max(1)),
+            }
+        };
+        let mut slots: Vec<u32> =
+            self.by_depth.iter().rev().take_while(|entry| entry.0 > 0).take(most / 2).map(|entry| entry.1).collect();
+        while slots.len() < most.min(self.loaded.len()) {
+            // Whoever is drawn twice leaves a place to the next in the list.
+            let start = draw(self.loaded.len());
+            let rest = (0..self.loaded.len()).map(|step| self.loaded[(start + step) % self.loaded.len()]);
+            match rest.take(most).find(|slot| !slots.contains(slot)) {
+                Some(slot) => slots.push(slot),
+                None => break,
+            }
+        }
+        slots.into_iter().map(digest).collect()
+    }
+
+    /// A task is about to leave a worker's queue for something else: the worker must not begin it.
+    pub(super) fn recall(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
+        if !self.set_hop(slot, NONE) {
+            return;
+        }
+        let (attempt, at) = (self.tasks.at(slot).attempt, self.tasks.at(slot).worker);
+        actions.push(Action::Revoke { worker: self.worker_id(at), task: self.tasks.id(slot), attempt, cause });
+    }
+
+    /// The slot of the attempt that a worker says it has. If it has got it from another, it is its own from now on.
+    fn held_by(&mut self, worker: WorkerId, held: Held, actions: &mut Vec<Action>) -> Result<u32, Refusal> {
+        let at = self.worker_slot(worker)?;
+        let stale = Refusal::StaleAttempt(held.task, held.attempt);
+        let Some(slot) = self.tasks.find(held.task) else {
+            return Err(if self.tasks.outcome(held.task).is_some() { stale } else { Refusal::UnknownTask(held.task) });
+        };
+        let task = self.tasks.at(slot);
+        let there = matches!(task.state, State::AtWorker | State::Assigned | State::Running);
+        if !there || task.attempt != held.attempt || task.hop == NONE || held.hop < task.hop {
+            return Err(stale);
+        }
+        if task.worker != at {
+            if held.hop == task.hop || task.state != State::AtWorker {
+                return Err(stale);
+            }
+            self.change_hands(slot, held.hop, at, actions);
+        }
+        Ok(slot)
+    }
+
+    fn change_hands(&mut self, slot: u32, hop: u32, to: u32, actions: &mut Vec<Action>) {
+        self.set_hop(slot, NONE);
+        self.move_queued(slot, to, actions);
+        self.set_hop(slot, hop);
+    }
+
+    pub(super) fn began(&mut self, worker: WorkerId, held: Held, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let slot = self.held_by(worker, held, actions)?;
+        self.begin(slot, actions);
+        Ok(())
+    }
+
+    fn begin(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        if self.tasks.at(slot).state == State::AtWorker {
+            let at = self.tasks.at(slot).worker;
+            self.take_own(slot);
+            self.occupy(slot, at);
+            self.relist(at);
+        }
+        let (task, attempt) = (self.tasks.id(slot), self.tasks.at(slot).attempt);
+        // It is held under this attempt, so nothing can be wrong with it.
+        let _ = self.start(task, attempt, actions);
+    }
+
+    pub(super) fn ended(
+        &mut self,
+        worker: WorkerId,
+        held: Held,
+        ran: Span,
+        end: End,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let Held { task, attempt, .. } = held;
+        let slot = match self.held_by(worker, held, actions) {
+            Ok(slot) => slot,
+            Err(refusal) => {
+                // Who was told to stop has stopped: what it occupied is free.
+                self.bury(task, attempt, actions);
+                return Err(refusal);
+            }
+        };
+        if end == End::GivenBack && self.tasks.at(slot).state == State::AtWorker {
+            self.set_hop(slot, NONE);
+            self.counters.given_back += 1;
+            self.queue_elsewhere(slot, Cause::GivenBack, actions);
+            return Ok(());
+        }
+        self.begin(slot, actions);
+        self.set_since(slot, Time(self.now.0.saturating_sub(ran.0)));
+        match end {
+            End::Done => self.finish(task, attempt, actions),
+            End::Failed { retry } => self.fail(task, attempt, retry, actions),
+            End::GivenBack => self.give_back(task, attempt, actions),
+        }
+    }
+
+    pub(super) fn moved(&mut self, held: Held, to: WorkerId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let stale = Refusal::StaleAttempt(held.task, held.attempt);
+        let slot = self.tasks.find(held.task).ok_or(Refusal::UnknownTask(held.task))?;
+        let task = self.tasks.at(slot);
+        if task.attempt != held.attempt || task.hop == NONE || held.hop <= task.hop || task.state != State::AtWorker {
+            return Err(stale);
+        }
+        match self.worker_slot(to) {
+            Ok(at) if self.workers[at].state != WorkerState::Silent => self.change_hands(slot, held.hop, at, actions),
+            // Whoever got it is not there any more: it is as if that worker had been lost with it.
+            _ => {
+                self.set_hop(slot, NONE);
+                self.queue_elsewhere(slot, Cause::WorkerLost, actions);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn missing(&mut self, worker: WorkerId, held: Held, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        let at = self.worker_slot(worker)?;
+        let stale = Refusal::StaleAttempt(held.task, held.attempt);
+        let slot = self.tasks.find(held.task).ok_or(Refusal::UnknownTask(held.task))?;
+        let task = self.tasks.at(slot);
+        if task.attempt != held.attempt || task.hop != held.hop || task.hop == NONE || task.worker != at {
+            return Err(stale);
+        }
+        self.set_hop(slot, NONE);
+        match self.tasks.at(slot).state {
+            State::AtWorker => self.queue_elsewhere(slot, Cause::WorkerLost, actions),
+            State::Assigned | State::Running => {
+                self.end_attempt(slot, actions);
+                self.enqueue(slot, Cause::WorkerLost, actions);
+                self.serve(at, actions);
+            }
+            _ => return Err(stale),
+        }
+        Ok(())
+    }
+
+    /// What the scheduler believes a worker to have, those that run first.
+    pub fn holdings(&self, worker: WorkerId) -> impl Iterator<Item = Held> + '_ {
+        let worker = self.worker_slot(worker).ok().map(|at| &self.workers[at]);
+        let running = worker.into_iter().flat_map(|worker| worker.running.iter().copied());
+        let queued = worker.into_iter().flat_map(|worker| worker.queue.iter().map(|key| key.2));
+        running.chain(queued).filter_map(|slot| {
+            let task = self.tasks.at(slot);
+            (task.hop != NONE).then(|| Held { task: self.tasks.id(slot), attempt: task.attempt, hop: task.hop })
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! What the machines say to each other: coordinator and workers, and workers among themselves. Plain data; nothing here
+//! decides anything. Any message may be lost, doubled or overtaken by another; `docs/stealing.md` says why that is no
+//! harm.
+
+use crate::capabilities::CapabilitySet;
+use crate::event::{End, Held};
+use crate::ids::{KindId, WorkerId};
+use crate::resources::{Demand, Vector};
+use crate::task::Cause;
+use crate::time::{Span, Time};
+use crate::worker::{LoadReport, WorkerSpec};
+
+/// Who sent a message, or who is to get it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Party {
+    /// The coordinator.
+    Coordinator,
+    /// A worker.
+    Worker(WorkerId),
+}
+
+/// A task as a worker gets it: all it needs to run it, or to judge whether a thief may have it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    /// Which attempt of what.
+    pub held: Held,
+    /// The driver's handle to what is to be done.
+    pub payload: u64,
+    /// Position in its array or other job.
+    pub index: u32,
+    /// The priority it was submitted with.
+    pub priority: u8,
+    /// The level it queues in.
+    pub level: u8,
+    /// When it should have ended.
+    pub deadline: Time,
+    /// Highest rank first, inverted.
+    pub rank: u32,
+    /// First come, first served among equals.
+    pub sequence: u64,
+    /// History is learned per kind.
+    pub kind: KindId,
+    /// How long it should take on a worker of speed 1.
+    pub expected: Span,
+    /// How long one attempt may run.
+    pub timeout: Option<Span>,
+    /// Capabilities a worker must have.
+    pub requires: CapabilitySet,
+    /// What it reserves while it runs.
+    pub demand: Demand,
+    /// Pinned, keyed, exclusive, or given to this very slot: stays where it is.
+    pub bound: bool,
+    /// Must never run twice at once.
+    pub exclusive: bool,
+}
+
+/// What is known of a peer, as the coordinator spreads it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeerDigest {
+    /// Who.
+    pub worker: WorkerId,
+    /// Tasks in its queue.
+    pub depth: u32,
+    /// Seconds of work queued there.
+    pub backlog: Span,
+    /// Running tasks per slot.
+    pub load: f64,
+}
+
+/// A sign of life, and how the worker fares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Beat {
+    /// Load of its machine.
+    pub load: LoadReport,
+    /// Tasks in its queue.
+    pub depth: u32,
+    /// Work queued.
+    pub backlog: Span,
+    /// Tasks it would take now.
+    pub wants: u32,
+    /// The latest handing-over it has seen; what came with later ones is on its way.
+    pub seen: u64,
+    /// How many attempts it holds.
+    pub holds: u32,
+    /// The sum of [`fingerprint`]s of what it holds.
+    pub fingerprint: u64,
+    /// When it was sent, by the worker's own clock; comes back with the answer.
+    pub sent: Time,
+}
+
+/// Why a peer gives nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It has too little itself.
+    TooLittle,
+    /// It has nothing that may go, or nothing the thief could run sooner.
+    NothingFits,
+    /// It leaves, or knows nobody.
+    Closed,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// Worker: here I am, and this is what I hold.
+    Hello {
+        /// What it is.
+        spec: WorkerSpec,
+        /// Who it was the last time, if it was there before.
+        known: Option<WorkerId>,
+        /// What it holds from then.
+        holds: Vec<Held>,
+    },
+    /// Coordinator: this is who you are.
+    Welcome {
+        /// Its id from now on.
+        worker: WorkerId,
+        /// Which life of the coordinator this is.
+        epoch: u64,
+    },
+    /// Worker: I live.
+    Beat(Beat),
+    /// Coordinator: I heard you.
+    Heard {
+        /// From the beat.
+        sent: Time,
+        /// Nothing is there for the worker at the moment.
+        nothing: bool,
+    },
+    /// Worker: I would take so many more.
+    Want {
+        /// How many.
+        count: u32,
+        /// As in [`Beat`].
+        seen: u64,
+    },
+    /// Coordinator: there is nothing for you now; you will hear when there is.
+    Nothing,
+    /// Coordinator: these are yours.
+    Hand {
+        /// Counts the handings-over to this worker.
+        number: u64,
+        /// What.
+        orders: Vec<Order>,
+    },
+    /// Coordinator: do not begin it, or stop it.
+    Revoke {
+        /// What; any hop.
+        held: Held,
+        /// Why.
+        cause: Cause,
+    },
+    /// Worker: I began it.
+    Began(Held),
+    /// Worker: it ended. Said again until `Noted`.
+    Ended {
+        /// What.
+        held: Held,
+        /// How long it ran.
+        ran: Span,
+        /// How it ended.
+        end: End,
+    },
+    /// Coordinator: that is noted; you may forget it.
+    Noted(Held),
+    /// Worker: it changed hands.
+    Moved {
+        /// What, with its new hop.
+        held: Held,
+        /// Who has it.
+        to: WorkerId,
+    },
+    /// Coordinator: tell me all you hold.
+    Show {
+        /// Comes back with the answer.
+        number: u64,
+    },
+    /// Worker: this is all I hold, what I have offered included.
+    Holds {
+        /// From the question.
+        number: u64,
+        /// The latest handing-over it has seen.
+        seen: u64,
+        /// All of it.
+        holds: Vec<Held>,
+    },
+    /// Victim to the coordinator: I offered it to somebody and heard nothing. Whose is it?
+    Whose {
+        /// What, with the hop it was offered under.
+        held: Held,
+        /// To whom.
+        thief: WorkerId,
+    },
+    /// Coordinator to the thief: do you have it? If not, never take it.
+    Deny {
+        /// What.
+        held: Held,
+    },
+    /// Thief to the coordinator: that one is not mine and never will be.
+    Denied {
+        /// What.
+        held: Held,
+    },
+    /// Coordinator to the victim: it is yours again, or not.
+    Ruling {
+        /// What, as asked.
+        held: Held,
+        /// Whether the victim has it again.
+        yours: bool,
+    },
+    /// Coordinator: some of your peers.
+    Digest(Vec<PeerDigest>),
+    /// Thief to victim: have you anything for me?
+    Ask {
+        /// Comes back with the answer.
+        request: u64,
+        /// What the thief can do.
+        capabilities: CapabilitySet,
+        /// What it has in all.
+        resources: Vector,
+        /// Its speed.
+        speed: f64,
+    },
+    /// Victim to thief: take these.
+    Offer {
+        /// From the question.
+        request: u64,
+        /// What.
+        orders: Vec<Order>,
+    },
+    /// Victim to thief: no.
+    Refuse {
+        /// From the question.
+        request: u64,
+        /// Why.
+        reason: Reason,
+        /// How much it has, so that the thief knows better.
+        depth: u32,
+    },
+    /// Thief to victim: they are mine now.
+    Accept {
+        /// What.
+        holds: Vec<Held>,
+    },
+}
+
+/// What a holding adds to the sum that worker and coordinator compare.
+#[must_use]
+pub fn fingerprint(held: &Held) -> u64 {
+    let mut bits = held.task.to_bits() ^ (u64::from(held.attempt) << 32 | u64::from(held.hop)).rotate_left(17);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}

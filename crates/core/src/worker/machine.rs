@@ -1,0 +1,859 @@
+//! The worker machine: its queue and slots, what it tells the coordinator, and how it steals from its peers.
+//!
+//! Pure like the scheduler: messages and ends of runs come in, messages and orders to run or stop go out. Never decides
+//! whom to rob or what may be taken: these rules are in [`crate::steal`]. Never raises an attempt; raises the hop of what
+//! it offers. An offer is kept until it is accepted or the coordinator has ruled; it is never taken back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use smallvec::SmallVec;
+
+use super::recent::Recent;
+use super::registry::Registry;
+use super::{LoadReport, WorkerSpec};
+use crate::capabilities::CapabilityBits;
+use crate::config::{Bind, Config, Stealing};
+use crate::event::{End, Held};
+use crate::ids::{ResourceId, TaskId, WorkerId};
+use crate::map::Map;
+use crate::resources::{Amount, Vector};
+use crate::rng::Rng;
+use crate::steal::{self, Choice, Guard, Loot, StealOutcome, StealTelemetry, VictimChooser};
+use crate::task::Cause;
+use crate::time::{Span, Time};
+use crate::wire::{Beat, Message, Order, Party, Reason, fingerprint};
+
+/// Attempts remembered after they are gone, so that a message that comes twice does nothing twice.
+const REMEMBERED: usize = 1024;
+/// Weight of the newest observation in the averages of durations and round trips.
+const NEWEST: f64 = 0.2;
+/// Tasks asked for ahead of need at the most, for each slot.
+const MOST_AHEAD: u32 = 64;
+
+/// What can happen to a worker.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// It can reach the coordinator, for the first time or again.
+    Connected,
+    /// A message has come.
+    Message {
+        /// From whom.
+        from: Party,
+        /// What.
+        message: Message,
+    },
+    /// A peer could not be reached.
+    Unreachable(WorkerId),
+    /// What was run has ended; of one that was stopped this is said too.
+    Ended {
+        /// Which task.
+        task: TaskId,
+        /// Which attempt.
+        attempt: u32,
+        /// How.
+        end: End,
+    },
+    /// The load of its machine.
+    Load(LoadReport),
+    /// It is to finish what runs and give back the rest.
+    Drain,
+    /// Time has passed.
+    Tick,
+}
+
+/// What a worker wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send a message.
+    Send {
+        /// To whom.
+        to: Party,
+        /// What.
+        message: Message,
+    },
+    /// Run this.
+    Run(Box<Order>),
+    /// Stop this.
+    Stop {
+        /// What.
+        held: Held,
+        /// Why.
+        cause: Cause,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Queued,
+    Running,
+    /// Told to stop.
+    Stopping,
+    /// Offered to a thief that has not answered.
+    Offered,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    order: Box<Order>,
+    place: Place,
+    /// When it came to its place.
+    since: Time,
+}
+
+/// Highest level first, then as inside a level.
+type QueueKey = (u8, (u64, u32, u64), TaskId);
+
+fn queue_key(order: &Order) -> QueueKey {
+    (u8::MAX - order.level, (order.deadline.0, order.rank, order.sequence), order.held.task)
+}
+
+#[derive(Clone, Debug)]
+enum Thief {
+    /// Has work, or waits for the coordinator.
+    Content,
+    Asked {
+        request: u64,
+        victim: WorkerId,
+        sent: Time,
+    },
+    /// Found nothing and tries again then.
+    Pause {
+        until: Time,
+    },
+}
+
+/// The worker machine.
+pub struct WorkerMachine {
+    stealing: Stealing,
+    guard: Guard,
+    chooser: VictimChooser,
+    recent_first: bool,
+    steals: bool,
+    late: bool,
+    lease: Span,
+    reserve_after: Span,
+    spec: WorkerSpec,
+    capacity: Vector,
+    rng: Rng,
+    now: Time,
+    id: Option<WorkerId>,
+    draining: bool,
+    load: LoadReport,
+    held: Map<TaskId, Entry>,
+    queue: BTreeSet<QueueKey>,
+    queued_work: Span,
+    running: Vec<TaskId>,
+    reserved: Vector,
+    fingerprint: u64,
+    /// Offers by when to ask whose they are.
+    offers: BTreeSet<(Time, TaskId)>,
+    offered: BTreeMap<TaskId, (Held, WorkerId, Time)>,
+    /// When attempts have run too long.
+    timeouts: BTreeSet<(Time, TaskId)>,
+    /// Ends the coordinator has not noted yet.
+    unnoted: BTreeMap<Held, (Span, End)>,
+    taken: Recent<(TaskId, u32, u32), ()>,
+    denied: Recent<Held, ()>,
+    passed_on: Recent<TaskId, (Held, WorkerId)>,
+    peers: Registry,
+    thief: Thief,
+    tried: SmallVec<[WorkerId; 8]>,
+    failures: u32,
+    requests: u64,
+    telemetry: StealTelemetry,
+    /// When the coordinator was last heard.
+    heard: Time,
+    fenced: bool,
+    hello_at: Option<Time>,
+    beat_at: Option<Time>,
+    seen: u64,
+    /// Tasks asked for that have not come.
+    asked: u32,
+    nothing_central: bool,
+    round_trip_s: f64,
+    duration_s: Option<f64>,
+}
+
+impl WorkerMachine {
+    /// A worker that has not met its coordinator. `seed` makes its random choices its own.
+    #[must_use]
+    pub fn new(config: &Config, spec: WorkerSpec, seed: u64) -> WorkerMachine {
+        let mut capacity = spec.resources.clone();
+        if capacity.get(ResourceId::CPUS) == Amount(0) {
+            capacity.set(ResourceId::CPUS, Amount::from_units(u64::from(spec.slots)));
+        }
+        WorkerMachine {
+            stealing: config.stealing.clone(),
+            guard: Guard::new(config),
+            chooser: VictimChooser::new(&config.stealing, config.load_balancing.thresholds.busy_threshold),
+            recent_first: config.load_balancing.work_stealing.prefer_recent_tasks,
+            steals: config.load_balancing.strategy.pulls(),
+            late: config.scheduling.bind == Bind::Late,
+            lease: config.limits.lease,
+            reserve_after: config.scheduling.reserve_after,
+            spec,
+            capacity,
+            rng: Rng::new(seed),
+            now: Time::ZERO,
+            id: None,
+            draining: false,
+            load: LoadReport::default(),
+            held: Map::default(),
+            queue: BTreeSet::new(),
+            queued_work: Span::ZERO,
+            running: Vec::new(),
+            reserved: Vector::default(),
+            fingerprint: 0,
+            offers: BTreeSet::new(),
+            offered: BTreeMap::new(),
+            timeouts: BTreeSet::new(),
+            unnoted: BTreeMap::new(),
+            taken: Recent::new(REMEMBERED),
+            denied: Recent::new(REMEMBERED),
+            passed_on: Recent::new(REMEMBERED),
+            peers: Registry::default(),
+            thief: Thief::Content,
+            tried: SmallVec::new(),
+            failures: 0,
+            requests: 0,
+            telemetry: StealTelemetry::default(),
+            heard: Time::ZERO,
+            fenced: false,
+            hello_at: None,
+            beat_at: None,
+            seen: 0,
+            asked: 0,
+            nothing_central: false,
+            round_trip_s: 0.0,
+            duration_s: None,
+        }
+    }
+
+    /// Handles one input at the moment `now`. Timers due by then fire first.
+    pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
+        self.now = self.now.max(now);
+        self.fire_timers(out);
+        match input {
+            Input::Tick => {}
+            Input::Connected => self.greet(out),
+            Input::Message { from: Party::Coordinator, message } => self.told(message, out),
+            Input::Message { from: Party::Worker(peer), message } => self.hear_peer(peer, message, out),
+            Input::Unreachable(peer) => self.unreachable(peer, out),
+            Input::Ended { task, attempt, end } => self.ended(task, attempt, end, out),
+            Input::Load(load) => self.load = load,
+            Input::Drain => self.drain(out),
+        }
+        self.begin_what_fits(out);
+        self.want(out);
+        self.consider_stealing(out);
+    }
+
+    /// When `step` must be called again at the latest.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Time> {
+        let steal = match self.thief {
+            Thief::Content => None,
+            Thief::Asked { sent, .. } => Some(sent + self.stealing.steal_timeout),
+            Thief::Pause { until } => Some(until),
+        };
+        let fence = (!self.fenced && self.id.is_some()).then(|| self.fence_at());
+        let first = |set: &BTreeSet<(Time, TaskId)>| set.first().map(|entry| entry.0);
+        [self.hello_at, self.beat_at, steal, fence, first(&self.offers), first(&self.timeouts)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Who it is, once the coordinator has said so.
+    #[must_use]
+    pub fn id(&self) -> Option<WorkerId> {
+        self.id
+    }
+
+    /// Tasks in its queue.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.queue.len() as u32
+    }
+
+    /// Tasks it runs.
+    #[must_use]
+    pub fn running(&self) -> u32 {
+        self.running.len() as u32
+    }
+
+    /// What it counted of its steals.
+    #[must_use]
+    pub fn telemetry(&self) -> &StealTelemetry {
+        &self.telemetry
+    }
+
+    /// Everything it holds, what it has offered included.
+    pub fn holds(&self) -> impl Iterator<Item = Held> + '_ {
+        let queued = self.queue.iter().map(|key| key.2);
+        let tasks = self.running.iter().copied().chain(queued).chain(self.offered.keys().copied());
+        tasks.filter_map(|task| self.held.get(&task).map(|entry| entry.order.held))
+    }
+
+    fn send(&self, message: Message, out: &mut Vec<Output>) {
+        out.push(Output::Send { to: Party::Coordinator, message });
+    }
+
+    fn fence_at(&self) -> Time {
+        // Early enough that what must never run twice has stopped before anybody else may begin it.
+        self.heard + Span(self.lease.0 / 4 * 3)
+    }
+
+    fn beat_every(&self) -> Span {
+        Span(self.lease.0 / 4)
+    }
+
+    fn fire_timers(&mut self, out: &mut Vec<Output>) {
+        let due = |at: Option<Time>, now: Time| at.is_some_and(|at| at <= now);
+        if due(self.hello_at, self.now) {
+            self.greet(out);
+        }
+        if due(self.beat_at, self.now) {
+            self.beat(out);
+        }
+        if !self.fenced && self.id.is_some() && self.fence_at() <= self.now {
+            self.fence(out);
+        }
+        while let Some(&(at, task)) = self.timeouts.first()
+            && at <= self.now
+        {
+            self.timeouts.remove(&(at, task));
+            self.stop(task, Cause::TimedOut, out);
+        }
+        while let Some(&(at, task)) = self.offers.first()
+            && at <= self.now
+        {
+            self.offers.remove(&(at, task));
+            if let Some((held, thief, due)) = self.offered.get_mut(&task) {
+                *due = self.now + self.stealing.steal_timeout;
+                let again = (*due, task);
+                let message = Message::Whose { held: *held, thief: *thief };
+                self.offers.insert(again);
+                out.push(Output::Send { to: Party::Coordinator, message });
+            }
+        }
+        match self.thief {
+            Thief::Asked { victim, sent, .. } if sent + self.stealing.steal_timeout <= self.now => {
+                self.peers.forget(victim);
+                self.steal_ended(Some(victim), None, StealOutcome::Timeout, out);
+            }
+            Thief::Pause { until } if until <= self.now => {
+                self.thief = Thief::Content;
+                self.tried.clear();
+            }
+            _ => {}
+        }
+    }
+
+    // ---- the coordinator ----
+
+    fn greet(&mut self, out: &mut Vec<Output>) {
+        self.hello_at = Some(self.now + self.beat_every());
+        let holds = self.holds().collect();
+        self.send(Message::Hello { spec: self.spec.clone(), known: self.id, holds }, out);
+    }
+
+    fn told(&mut self, message: Message, out: &mut Vec<Output>) {
+        self.heard = self.now;
+        self.fenced = false;
+        match message {
+            Message::Welcome { worker, .. } => {
+                if self.id != Some(worker) {
+                    self.seen = 0;
+                }
+                self.id = Some(worker);
+                self.asked = 0;
+                self.hello_at = None;
+                self.beat(out);
+            }
+            Message::Heard { sent, nothing } => {
+                let took = self.now.since(sent).as_secs_f64();
+                self.round_trip_s += NEWEST * (took - self.round_trip_s);
+                self.nothing_central = nothing;
+            }
+            Message::Nothing => self.nothing_central = true,
+            Message::Hand { number, orders } => {
+                self.seen = self.seen.max(number);
+                self.nothing_central = false;
+                for order in orders {
+                    self.asked = self.asked.saturating_sub(1);
+                    self.take(order, out);
+                }
+            }
+            Message::Revoke { held, cause } => self.revoked(held, cause, out),
+            Message::Noted(held) => {
+                self.unnoted.remove(&held);
+            }
+            Message::Show { number } => {
+                let holds = self.holds().collect();
+                self.send(Message::Holds { number, seen: self.seen, holds }, out);
+            }
+            Message::Deny { held } => {
+                let mine = self.held.get(&held.task).map(|entry| entry.order.held);
+                match (mine, self.id) {
+                    (Some(mine), Some(to)) if mine.attempt == held.attempt && mine.hop >= held.hop => {
+                        self.send(Message::Moved { held: mine, to }, out);
+                    }
+                    _ => {
+                        self.denied.insert(held, ());
+                        self.send(Message::Denied { held }, out);
+                    }
+                }
+            }
+            Message::Ruling { held, yours } => self.ruled(held, yours),
+            Message::Digest(digest) => {
+                let stale_after = Span(self.stealing.discovery_interval.0.saturating_mul(3));
+                self.peers.merge(&digest, self.id, self.now, stale_after);
+                if let Thief::Pause { .. } = self.thief {
+                    self.thief = Thief::Content;
+                    self.tried.clear();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn beat(&mut self, out: &mut Vec<Output>) {
+        self.beat_at = Some(self.now + self.beat_every());
+        let beat = Beat {
+            load: self.load,
+            depth: self.depth(),
+            backlog: self.queued_work,
+            wants: self.wants(),
+            seen: self.seen,
+            holds: (self.queue.len() + self.running.len() + self.offered.len()) as u32,
+            fingerprint: self.fingerprint,
+            sent: self.now,
+        };
+        self.asked = beat.wants;
+        self.send(Message::Beat(beat), out);
+        for (&held, &(ran, end)) in &self.unnoted {
+            out.push(Output::Send { to: Party::Coordinator, message: Message::Ended { held, ran, end } });
+        }
+    }
+
+    /// Cut off from the coordinator for so long that it may soon be given up.
+    fn fence(&mut self, out: &mut Vec<Output>) {
+        self.fenced = true;
+        self.hello_at = Some(self.now);
+        let exclusive: Vec<TaskId> = self
+            .running
+            .iter()
+            .copied()
+            .filter(|task| self.held.get(task).is_some_and(|entry| entry.order.exclusive))
+            .collect();
+        for task in exclusive {
+            self.stop(task, Cause::WorkerLost, out);
+        }
+    }
+
+    fn drain(&mut self, out: &mut Vec<Output>) {
+        self.draining = true;
+        let queued: Vec<TaskId> = self.queue.iter().map(|key| key.2).collect();
+        for task in queued {
+            if let Some(entry) = self.let_go(task) {
+                self.report_end(entry.order.held, Span::ZERO, End::GivenBack, out);
+            }
+        }
+    }
+
+    /// How many more tasks it would take now: what free slots need, and ahead of need what they will finish while an
+    /// answer is on its way.
+    fn wants(&self) -> u32 {
+        if self.draining || self.fenced || self.id.is_none() {
+            return 0;
+        }
+        let have = (self.running.len() + self.queue.len()) as u32;
+        (self.spec.slots + self.ahead()).saturating_sub(have)
+    }
+
+    fn ahead(&self) -> u32 {
+        if !self.late {
+            return 0;
+        }
+        let per_slot = match self.duration_s {
+            Some(duration) if duration > 0.0 => (self.round_trip_s / duration).min(f64::from(MOST_AHEAD)) as u32 + 1,
+            _ => 1,
+        };
+        self.spec.slots.saturating_mul(per_slot.min(MOST_AHEAD))
+    }
+
+    fn want(&mut self, out: &mut Vec<Output>) {
+        let wants = self.wants();
+        let more = wants.saturating_sub(self.asked);
+        // Not for every single one, unless it is needed now.
+        let idle = self.running.len() < self.spec.slots as usize && self.queue.is_empty();
+        if more > 0 && (idle || more * 2 > self.ahead()) {
+            self.asked = wants;
+            self.send(Message::Want { count: wants, seen: self.seen }, out);
+        }
+    }
+
+    // ---- its own queue and slots ----
+
+    /// A task is its own from now on.
+    fn take(&mut self, order: Order, out: &mut Vec<Output>) {
+        let Held { task, attempt, hop } = order.held;
+        if self.taken.contains(&(task, attempt, hop)) {
+            return;
+        }
+        if let Some(entry) = self.held.get(&task) {
+            if (entry.order.held.attempt, entry.order.held.hop) >= (attempt, hop) {
+                return;
+            }
+            if matches!(entry.place, Place::Running | Place::Stopping) {
+                // Given up and given out again; the new attempt begins when the old one has stopped.
+                self.stop(task, Cause::Moved, out);
+                return;
+            }
+            self.let_go(task);
+        }
+        self.taken.insert((task, attempt, hop), ());
+        self.fingerprint = self.fingerprint.wrapping_add(fingerprint(&order.held));
+        self.queued_work += order.expected;
+        self.queue.insert(queue_key(&order));
+        self.held.insert(task, Entry { order: Box::new(order), place: Place::Queued, since: self.now });
+        self.thief = match self.thief {
+            Thief::Pause { .. } => Thief::Content,
+            ref other => other.clone(),
+        };
+    }
+
+    /// Lets go of a task that does not run.
+    fn let_go(&mut self, task: TaskId) -> Option<Entry> {
+        let entry = self.held.remove(&task)?;
+        self.fingerprint = self.fingerprint.wrapping_sub(fingerprint(&entry.order.held));
+        match entry.place {
+            Place::Queued => {
+                self.queue.remove(&queue_key(&entry.order));
+                self.queued_work -= entry.order.expected;
+            }
+            Place::Offered => {
+                if let Some((_, _, due)) = self.offered.remove(&task) {
+                    self.offers.remove(&(due, task));
+                }
+            }
+            Place::Running | Place::Stopping => {
+                if let Some(at) = self.running.iter().position(|running| *running == task) {
+                    self.running.swap_remove(at);
+                }
+                self.reserved.remove(&entry.order.demand);
+                if let Some(timeout) = entry.order.timeout {
+                    self.timeouts.remove(&(entry.since + timeout, task));
+                }
+            }
+        }
+        Some(entry)
+    }
+
+    /// Begins what fits, in order. One that is too wide for what is left lets others pass, but not for ever.
+    fn begin_what_fits(&mut self, out: &mut Vec<Output>) {
+        if self.id.is_none() {
+            return;
+        }
+        while self.running.len() < self.spec.slots as usize {
+            let mut next = None;
+            for key in self.queue.iter().take(steal::QUEUE_LOOKS) {
+                let Some(entry) = self.held.get(&key.2) else { continue };
+                let fits = self.capacity.has_room(&self.reserved, &entry.order.demand);
+                if fits && !(self.fenced && entry.order.exclusive) {
+                    next = Some(key.2);
+                    break;
+                }
+                if self.now.since(entry.since) >= self.reserve_after && !self.running.is_empty() {
+                    break;
+                }
+            }
+            let Some(task) = next else { return };
+            self.begin(task, out);
+        }
+    }
+
+    fn begin(&mut self, task: TaskId, out: &mut Vec<Output>) {
+        let Some(entry) = self.held.get_mut(&task) else { return };
+        self.queue.remove(&queue_key(&entry.order));
+        self.queued_work -= entry.order.expected;
+        entry.place = Place::Running;
+        entry.since = self.now;
+        self.reserved.add(&entry.order.demand);
+        self.running.push(task);
+        if let Some(timeout) = entry.order.timeout {
+            self.timeouts.insert((self.now + timeout, task));
+        }
+        out.push(Output::Send { to: Party::Coordinator, message: Message::Began(entry.order.held) });
+        out.push(Output::Run(entry.order.clone()));
+    }
+
+    fn stop(&mut self, task: TaskId, cause: Cause, out: &mut Vec<Output>) {
+        if let Some(entry) = self.held.get_mut(&task)
+            && entry.place == Place::Running
+        {
+            entry.place = Place::Stopping;
+            out.push(Output::Stop { held: entry.order.held, cause });
+        }
+    }
+
+    fn ended(&mut self, task: TaskId, attempt: u32, end: End, out: &mut Vec<Output>) {
+        let ours = |entry: &Entry| {
+            entry.order.held.attempt == attempt && matches!(entry.place, Place::Running | Place::Stopping)
+        };
+        if !self.held.get(&task).is_some_and(ours) {
+            return;
+        }
+        let Some(entry) = self.let_go(task) else { return };
+        let ran = self.now.since(entry.since);
+        if end == End::Done {
+            let seconds = ran.as_secs_f64();
+            let average = self.duration_s.get_or_insert(seconds);
+            *average += NEWEST * (seconds - *average);
+        }
+        self.report_end(entry.order.held, ran, end, out);
+    }
+
+    fn report_end(&mut self, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {
+        self.unnoted.insert(held, (ran, end));
+        self.send(Message::Ended { held, ran, end }, out);
+    }
+
+    fn revoked(&mut self, held: Held, cause: Cause, out: &mut Vec<Output>) {
+        match self.held.get(&held.task) {
+            Some(entry) if entry.order.held.attempt > held.attempt => {}
+            Some(entry) if matches!(entry.place, Place::Running | Place::Stopping) => {
+                self.stop(held.task, cause, out);
+            }
+            Some(_) => {
+                self.let_go(held.task);
+            }
+            None => {
+                if let Some(&(held, to)) = self.passed_on.get(&held.task) {
+                    self.send(Message::Moved { held, to }, out);
+                }
+            }
+        }
+    }
+
+    fn ruled(&mut self, held: Held, yours: bool) {
+        let Some(&(offered, thief, _)) = self.offered.get(&held.task) else { return };
+        if offered != held {
+            return;
+        }
+        let Some(mut entry) = self.let_go(held.task) else { return };
+        if !yours {
+            self.passed_on.insert(held.task, (held, thief));
+            return;
+        }
+        // The thief's hop is used up; whatever it says of it no longer counts.
+        entry.order.held.hop = held.hop + 1;
+        entry.place = Place::Queued;
+        self.fingerprint = self.fingerprint.wrapping_add(fingerprint(&entry.order.held));
+        self.queued_work += entry.order.expected;
+        self.queue.insert(queue_key(&entry.order));
+        self.held.insert(held.task, entry);
+    }
+
+    // ---- peers ----
+
+    fn hear_peer(&mut self, peer: WorkerId, message: Message, out: &mut Vec<Output>) {
+        match message {
+            Message::Ask { request, capabilities, resources, speed } => {
+                let bits = CapabilityBits::new(&capabilities);
+                self.asked_by(peer, request, &bits, &resources, speed, out);
+            }
+            Message::Offer { request, orders } => self.offered_by(peer, request, orders, out),
+            Message::Refuse { request, depth, .. } => {
+                self.peers.set_depth(peer, depth, self.now);
+                if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
+                    self.tried.push(peer);
+                    self.steal_ended(Some(peer), self.asked_since(), StealOutcome::Rejection, out);
+                }
+            }
+            Message::Accept { holds } => {
+                for held in holds {
+                    if self.offered.get(&held.task).is_some_and(|(offered, to, _)| *offered == held && *to == peer) {
+                        self.let_go(held.task);
+                        self.passed_on.insert(held.task, (held, peer));
+                        self.send(Message::Moved { held, to: peer }, out);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn asked_by(
+        &mut self,
+        thief: WorkerId,
+        request: u64,
+        bits: &CapabilityBits,
+        resources: &Vector,
+        speed: f64,
+        out: &mut Vec<Output>,
+    ) {
+        let to = Party::Worker(thief);
+        let haul = steal::haul(self.stealing.take, self.depth(), self.queued_work, self.stealing.min_local_queue);
+        if haul.tasks == 0 || self.id.is_none() {
+            let reason = if self.id.is_none() { Reason::Closed } else { Reason::TooLittle };
+            out.push(Output::Send { to, message: Message::Refuse { request, reason, depth: self.depth() } });
+            return;
+        }
+        let backlog = self.backlog();
+        let check = |task: TaskId| {
+            let Some(entry) = self.held.get(&task) else { return Err(steal::Kept::Bound) };
+            let order = &entry.order;
+            let able = order.requires.ids().iter().all(|id| bits.has(*id))
+                && order.demand.amounts().iter().all(|&(resource, needs)| needs <= resources.get(resource));
+            let loot = Loot {
+                priority: order.priority,
+                bound: order.bound,
+                thief_can_run: able,
+                transfer: Span::from_secs_f64(self.round_trip_s),
+                duration_at_thief: order.expected.mul_f64(1.0 / speed.max(f64::MIN_POSITIVE)),
+            };
+            self.guard.check(&loot, backlog)
+        };
+        let expected = |key: &QueueKey| self.held.get(&key.2).map_or(Span::ZERO, |entry| entry.order.expected);
+        let queue = self.queue.iter().map(|key| (key.2, expected(key)));
+        let mut taken = Vec::new();
+        if self.recent_first {
+            steal::pick(queue.rev(), haul, check, &mut taken);
+        } else {
+            steal::pick(queue, haul, check, &mut taken);
+        }
+        if taken.is_empty() {
+            let message = Message::Refuse { request, reason: Reason::NothingFits, depth: self.depth() };
+            out.push(Output::Send { to, message });
+            return;
+        }
+        let due = self.now + self.stealing.steal_timeout;
+        let mut orders = Vec::with_capacity(taken.len());
+        for task in taken {
+            let Some(entry) = self.held.get_mut(&task) else { continue };
+            self.queue.remove(&queue_key(&entry.order));
+            self.queued_work -= entry.order.expected;
+            entry.place = Place::Offered;
+            let mut order = (*entry.order).clone();
+            order.held.hop += 1;
+            self.offered.insert(task, (order.held, thief, due));
+            self.offers.insert((due, task));
+            orders.push(order);
+        }
+        out.push(Output::Send { to, message: Message::Offer { request, orders } });
+    }
+
+    fn backlog(&self) -> Span {
+        let running: u64 = self
+            .running
+            .iter()
+            .filter_map(|task| self.held.get(task))
+            .map(|entry| (entry.since + entry.order.expected).since(self.now).0)
+            .sum();
+        Span((self.queued_work.0 + running) / u64::from(self.spec.slots.max(1)))
+    }
+
+    fn offered_by(&mut self, victim: WorkerId, request: u64, orders: Vec<Order>, out: &mut Vec<Output>) {
+        let Some(own) = self.id else { return };
+        let mut mine = Vec::with_capacity(orders.len());
+        for order in orders {
+            let held = order.held;
+            if self.denied.contains(&held) {
+                continue;
+            }
+            mine.push(held);
+            self.take(order, out);
+            self.send(Message::Moved { held, to: own }, out);
+        }
+        let count = mine.len() as u32;
+        out.push(Output::Send { to: Party::Worker(victim), message: Message::Accept { holds: mine } });
+        if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
+            let depth = self.peers.depth(victim).saturating_sub(count);
+            self.peers.set_depth(victim, depth, self.now);
+            self.steal_ended(Some(victim), self.asked_since(), StealOutcome::Success, out);
+        }
+    }
+
+    fn unreachable(&mut self, peer: WorkerId, out: &mut Vec<Output>) {
+        self.peers.forget(peer);
+        if matches!(self.thief, Thief::Asked { victim, .. } if victim == peer) {
+            self.tried.push(peer);
+            self.steal_ended(Some(peer), None, StealOutcome::NetworkError, out);
+        }
+    }
+
+    fn asked_since(&self) -> Option<Span> {
+        match self.thief {
+            Thief::Asked { sent, .. } => Some(self.now.since(sent)),
+            _ => None,
+        }
+    }
+
+    fn steal_ended(
+        &mut self,
+        victim: Option<WorkerId>,
+        latency: Option<Span>,
+        outcome: StealOutcome,
+        out: &mut Vec<Output>,
+    ) {
+        let success = outcome == StealOutcome::Success;
+        self.chooser.learn(success);
+        if let Some(victim) = victim {
+            self.telemetry.record(Some(victim), latency, outcome);
+        }
+        self.thief = Thief::Content;
+        if success {
+            self.failures = 0;
+            self.tried.clear();
+        } else {
+            self.failures += 1;
+            if self.tried.len() as u32 >= self.stealing.max_retries || victim.is_none() {
+                self.pause();
+            } else {
+                self.consider_stealing(out);
+            }
+        }
+    }
+
+    fn pause(&mut self) {
+        let Stealing { backoff_base, backoff_max, backoff_jitter, .. } = self.stealing;
+        let searches = self.failures / self.stealing.max_retries.max(1);
+        let pause = steal::backoff(&mut self.rng, backoff_base, backoff_max, backoff_jitter, searches);
+        self.thief = Thief::Pause { until: self.now + pause };
+        self.tried.clear();
+    }
+
+    /// Looks for work with its peers if it has too little and the coordinator has none.
+    fn consider_stealing(&mut self, out: &mut Vec<Output>) {
+        let Some(own) = self.id else { return };
+        let hungry = self.running.len() < self.spec.slots as usize
+            && f64::from(self.depth()) < self.stealing.steal_threshold * f64::from(self.spec.slots);
+        let coordinator_first = self.late && !self.nothing_central;
+        if !self.steals || !hungry || self.draining || self.fenced || coordinator_first {
+            return;
+        }
+        if !matches!(self.thief, Thief::Content) {
+            return;
+        }
+        match self.chooser.choose(&mut self.rng, &self.peers, own, &self.tried) {
+            Some(Choice::Victim(victim)) => {
+                self.requests += 1;
+                let request = self.requests;
+                self.thief = Thief::Asked { request, victim: victim.worker, sent: self.now };
+                let message = Message::Ask {
+                    request,
+                    capabilities: self.spec.capabilities.clone(),
+                    resources: self.capacity.clone(),
+                    speed: self.spec.speed,
+                };
+                out.push(Output::Send { to: Party::Worker(victim.worker), message });
+            }
+            Some(Choice::Refused(_)) | None => {
+                self.failures += 1;
+                self.pause();
+            }
+        }
+    }
+}
