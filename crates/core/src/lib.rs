@@ -21,6 +21,7 @@ mod action;
 mod capabilities;
 mod check;
 pub mod config;
+pub mod coordinator;
 mod event;
 mod explain;
 mod ids;

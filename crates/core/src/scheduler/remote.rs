@@ -182,6 +182,26 @@ impl Scheduler {
         Some((self.workers[at].holds, self.workers[at].fingerprint))
     }
 
+    /// The attempt of a task that counts, if a worker with a queue of its own has it.
+    #[must_use]
+    pub fn current(&self, task: TaskId) -> Option<Held> {
+        let found = self.tasks.at(self.tasks.find(task)?);
+        (found.hop != NONE).then_some(Held { task, attempt: found.attempt, hop: found.hop })
+    }
+
+    /// Who has it.
+    #[must_use]
+    pub fn holder(&self, task: TaskId) -> Option<WorkerId> {
+        let found = self.tasks.at(self.tasks.find(task)?);
+        (found.hop != NONE).then(|| self.worker_id(found.worker))
+    }
+
+    /// Whether a worker gets work; none if it is not registered.
+    #[must_use]
+    pub fn worker_state(&self, worker: WorkerId) -> Option<WorkerState> {
+        self.worker_slot(worker).ok().map(|at| self.workers[at].state)
+    }
+
     /// Whether a worker asked for more than there is for it.
     #[must_use]
     pub fn is_waiting(&self, worker: WorkerId) -> bool {

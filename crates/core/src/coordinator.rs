@@ -1,0 +1,448 @@
+//! The coordinator: the scheduler, and what it takes to run it for workers that are far away. Signs of life, what each
+//! of them holds, whose an offer is that nobody answered, and who is worth robbing.
+//!
+//! Pure like the scheduler it wraps, and decides nothing about tasks: whatever it hears becomes an event of the scheduler,
+//! whatever the scheduler wants of a worker becomes a message. Never believes a worker lost before its lease has ended, and
+//! never a task before the worker was asked twice.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::action::{Action, Refusal};
+use crate::config::Config;
+use crate::event::{End, Event, Held};
+use crate::ids::WorkerId;
+use crate::policy::PolicyError;
+use crate::rng::Rng;
+use crate::scheduler::Scheduler;
+use crate::task::Cause;
+use crate::time::{Span, Time};
+use crate::wire::{Beat, Message};
+use crate::worker::{WorkerSpec, WorkerState};
+
+/// Peers in one digest: well below 2 KB, however many workers there are.
+const DIGEST: usize = 16;
+/// Orders in one message.
+const ORDERS: usize = 256;
+
+/// What can happen to the coordinator.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Somebody submits, cancels or asks for something: any event that is not about a worker.
+    Event(Event),
+    /// A worker says hello. The tag in its description is the driver's handle to the connection.
+    Hello {
+        /// What it is.
+        spec: WorkerSpec,
+        /// Who it was the last time.
+        known: Option<WorkerId>,
+        /// What it holds from then.
+        holds: Vec<Held>,
+    },
+    /// A message of a worker that was welcomed.
+    Message {
+        /// From whom.
+        from: WorkerId,
+        /// What.
+        message: Message,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What the coordinator wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// The worker behind a connection is known under this id from now on.
+    Joined {
+        /// From its description.
+        tag: u64,
+        /// Who.
+        worker: WorkerId,
+    },
+    /// Send a message.
+    Send {
+        /// To whom.
+        to: WorkerId,
+        /// What.
+        message: Message,
+    },
+    /// Something of the scheduler's that is not about messages.
+    Action(Action),
+}
+
+/// What is known of a worker that said hello.
+#[derive(Debug)]
+struct Session {
+    worker: WorkerId,
+    heard: Time,
+    /// Handings-over so far.
+    number: u64,
+    /// The latest of them that may be on their way, and how many tasks each brought.
+    on_the_way: VecDeque<(u64, u32)>,
+    /// What was missing when it was last asked.
+    suspects: BTreeSet<Held>,
+    asked_at: Option<Time>,
+    digest_at: Time,
+}
+
+/// The coordinator machine.
+pub struct Coordinator {
+    scheduler: Scheduler,
+    lease: Span,
+    discovery: Span,
+    epoch: u64,
+    rng: Rng,
+    now: Time,
+    /// By the slot of the worker.
+    sessions: Vec<Option<Session>>,
+    /// When to look whether a worker is still there.
+    leases: BTreeSet<(Time, WorkerId)>,
+    /// Offers nobody knows the end of: the victim that asked.
+    disputed: BTreeMap<Held, WorkerId>,
+    actions: Vec<Action>,
+}
+
+impl Coordinator {
+    /// A coordinator in its first or a later life, each with a higher epoch.
+    ///
+    /// # Errors
+    /// If the default policy of the configuration cannot be made.
+    pub fn new(config: &Config, epoch: u64) -> Result<Coordinator, PolicyError> {
+        Ok(Coordinator {
+            scheduler: Scheduler::new(config)?.with_remote_queues(),
+            lease: config.limits.lease,
+            discovery: config.stealing.discovery_interval,
+            epoch,
+            rng: Rng::new(config.seed ^ epoch.rotate_left(32)),
+            now: Time::ZERO,
+            sessions: Vec::new(),
+            leases: BTreeSet::new(),
+            disputed: BTreeMap::new(),
+            actions: Vec::new(),
+        })
+    }
+
+    /// The scheduler inside, to look at.
+    #[must_use]
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// When `step` must be called again at the latest.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Time> {
+        let lease = self.leases.first().map(|entry| entry.0);
+        [self.scheduler.next_timer(), lease].into_iter().flatten().min()
+    }
+
+    /// Handles one input at the moment `now`.
+    pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
+        self.now = self.now.max(now);
+        self.end_leases(out);
+        match input {
+            Input::Event(event) => {
+                self.tell(event, out);
+            }
+            Input::Hello { spec, known, holds } => self.welcome(spec, known, &holds, out),
+            Input::Message { from, message } => self.hear(from, message, out),
+            Input::Tick => {
+                self.tell(Event::Tick, out);
+            }
+        }
+    }
+
+    /// Why the last event was refused.
+    pub fn take_refusal(&mut self) -> Option<Refusal> {
+        self.scheduler.take_refusal()
+    }
+
+    /// Hands an event to the scheduler and passes on what it wants. Why it was refused, if it was.
+    fn tell(&mut self, event: Event, out: &mut Vec<Output>) -> Option<Refusal> {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.scheduler.step(self.now, event, &mut actions);
+        // Tasks for the same worker go in one message.
+        let mut hands: Vec<(WorkerId, Vec<crate::wire::Order>)> = Vec::new();
+        let mut refused = None;
+        for action in actions.drain(..) {
+            match action {
+                Action::Hand { worker, task, .. } | Action::Assign { worker, task, .. } => {
+                    let Some(order) = self.scheduler.order(task) else { continue };
+                    match hands.iter_mut().rev().take(8).find(|(to, orders)| *to == worker && orders.len() < ORDERS) {
+                        Some((_, orders)) => orders.push(order),
+                        None => hands.push((worker, vec![order])),
+                    }
+                }
+                Action::Revoke { worker, task, attempt, cause } => {
+                    let message = Message::Revoke { held: Held { task, attempt, hop: 0 }, cause };
+                    out.push(Output::Send { to: worker, message });
+                }
+                Action::Refused => refused = self.scheduler.take_refusal(),
+                other => out.push(Output::Action(other)),
+            }
+        }
+        self.actions = actions;
+        for (to, orders) in hands {
+            let Some(session) = self.session(to) else { continue };
+            session.number += 1;
+            let number = session.number;
+            session.on_the_way.push_back((number, orders.len() as u32));
+            out.push(Output::Send { to, message: Message::Hand { number, orders } });
+        }
+        refused
+    }
+
+    fn session(&mut self, worker: WorkerId) -> Option<&mut Session> {
+        let session = self.sessions.get_mut(worker.index())?.as_mut()?;
+        (session.worker == worker).then_some(session)
+    }
+
+    // ---- coming and going ----
+
+    fn welcome(&mut self, mut spec: WorkerSpec, known: Option<WorkerId>, holds: &[Held], out: &mut Vec<Output>) {
+        let tag = spec.tag;
+        let known = known.filter(|worker| self.session(*worker).is_some());
+        let worker = match known {
+            Some(worker) => worker,
+            None => {
+                spec.tag = tag;
+                let before = out.len();
+                self.tell(Event::Join(spec), out);
+                let joined = out[before..].iter().find_map(|output| match output {
+                    Output::Action(Action::Joined { worker, .. }) => Some(*worker),
+                    _ => None,
+                });
+                let Some(worker) = joined else { return };
+                if worker.index() >= self.sessions.len() {
+                    self.sessions.resize_with(worker.index() + 1, || None);
+                }
+                self.sessions[worker.index()] = Some(Session {
+                    worker,
+                    heard: self.now,
+                    number: 0,
+                    on_the_way: VecDeque::new(),
+                    suspects: BTreeSet::new(),
+                    asked_at: None,
+                    digest_at: Time::ZERO,
+                });
+                self.leases.insert((self.now + self.lease, worker));
+                worker
+            }
+        };
+        out.push(Output::Joined { tag, worker });
+        out.push(Output::Send { to: worker, message: Message::Welcome { worker, epoch: self.epoch } });
+        self.is_alive(worker, out);
+        if known.is_none() {
+            for &held in holds {
+                out.push(Output::Send { to: worker, message: Message::Revoke { held, cause: Cause::WorkerLost } });
+            }
+        }
+    }
+
+    /// A worker was heard.
+    fn is_alive(&mut self, worker: WorkerId, out: &mut Vec<Output>) {
+        let now = self.now;
+        if let Some(session) = self.session(worker) {
+            session.heard = now;
+        }
+        if self.scheduler.worker_state(worker) == Some(WorkerState::Silent) {
+            let load = crate::worker::LoadReport::default();
+            self.tell(Event::Report { worker, load }, out);
+            let again = (self.now + self.lease, worker);
+            self.leases.insert(again);
+        }
+    }
+
+    fn end_leases(&mut self, out: &mut Vec<Output>) {
+        while let Some(&(at, worker)) = self.leases.first()
+            && at <= self.now
+        {
+            self.leases.remove(&(at, worker));
+            let lease = self.lease;
+            let Some(session) = self.session(worker) else { continue };
+            let due = session.heard + lease;
+            if due > self.now {
+                self.leases.insert((due, worker));
+            } else {
+                if let Some(session) = self.session(worker) {
+                    session.suspects.clear();
+                    session.on_the_way.clear();
+                }
+                self.tell(Event::Silent { worker }, out);
+            }
+        }
+    }
+
+    // ---- what workers say ----
+
+    fn hear(&mut self, from: WorkerId, message: Message, out: &mut Vec<Output>) {
+        if self.session(from).is_none() {
+            return;
+        }
+        self.is_alive(from, out);
+        match message {
+            Message::Beat(beat) => self.hear_beat(from, &beat, out),
+            Message::Want { count, seen } => {
+                self.wanted(from, count, seen, out);
+                if self.scheduler.is_waiting(from) {
+                    self.spread(from, true, out);
+                    out.push(Output::Send { to: from, message: Message::Nothing });
+                }
+            }
+            Message::Began(held) => {
+                let refused = self.tell(Event::Began { worker: from, held }, out);
+                self.settle_dispute(held, out);
+                if refused.is_some() {
+                    self.revoke(from, held, out);
+                }
+            }
+            Message::Ended { held, ran, end } => self.hear_end(from, held, ran, end, out),
+            Message::Moved { held, to } => {
+                let refused = self.tell(Event::Moved { held, to }, out);
+                self.settle_dispute(held, out);
+                if refused.is_some() && !self.is_current(held) {
+                    self.revoke(to, held, out);
+                }
+            }
+            Message::Holds { seen, holds, .. } => self.compare(from, seen, &holds, out),
+            Message::Whose { held, thief } => self.rule(from, held, thief, out),
+            Message::Denied { held } => {
+                if let Some(victim) = self.disputed.remove(&held) {
+                    self.give_back(victim, held, out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hear_beat(&mut self, from: WorkerId, beat: &Beat, out: &mut Vec<Output>) {
+        self.tell(Event::Report { worker: from, load: beat.load }, out);
+        self.wanted(from, beat.wants, beat.seen, out);
+        let nothing = self.scheduler.is_waiting(from);
+        out.push(Output::Send { to: from, message: Message::Heard { sent: beat.sent, nothing } });
+        self.spread(from, false, out);
+        let agrees = self.scheduler.holds(from) == Some((beat.holds, beat.fingerprint));
+        let (now, patience) = (self.now, Span(self.lease.0 / 4));
+        let Some(session) = self.session(from) else { return };
+        if agrees {
+            session.suspects.clear();
+            session.asked_at = None;
+            return;
+        }
+        // What is on its way explains most of it; whoever still differs later is asked.
+        match session.asked_at {
+            None => session.asked_at = Some(now + patience),
+            Some(at) if at <= now => {
+                session.asked_at = Some(now + patience);
+                out.push(Output::Send { to: from, message: Message::Show { number: 0 } });
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// A worker would take `count` tasks more than it has seen; some may be on their way.
+    fn wanted(&mut self, from: WorkerId, count: u32, seen: u64, out: &mut Vec<Output>) {
+        let Some(session) = self.session(from) else { return };
+        while session.on_the_way.front().is_some_and(|entry| entry.0 <= seen) {
+            session.on_the_way.pop_front();
+        }
+        let coming: u32 = session.on_the_way.iter().map(|entry| entry.1).sum();
+        self.tell(Event::Want { worker: from, count: count.saturating_sub(coming) }, out);
+    }
+
+    /// Tells a worker about some of its peers, at once if it needs them, otherwise now and then.
+    fn spread(&mut self, to: WorkerId, now: bool, out: &mut Vec<Output>) {
+        let (at, discovery) = (self.now, self.discovery);
+        let Some(session) = self.session(to) else { return };
+        if !now && session.digest_at + discovery > at {
+            return;
+        }
+        session.digest_at = at;
+        let rng = &mut self.rng;
+        let digest = self.scheduler.sample_loaded(DIGEST, |bound| rng.below(bound));
+        out.push(Output::Send { to, message: Message::Digest(digest) });
+    }
+
+    fn hear_end(&mut self, from: WorkerId, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {
+        // A stale end is counted and dropped; either way its worker may forget it.
+        self.tell(Event::Ended { worker: from, held, ran, end }, out);
+        self.settle_dispute(held, out);
+        out.push(Output::Send { to: from, message: Message::Noted(held) });
+    }
+
+    fn revoke(&mut self, to: WorkerId, held: Held, out: &mut Vec<Output>) {
+        if self.session(to).is_some() {
+            out.push(Output::Send { to, message: Message::Revoke { held, cause: Cause::Moved } });
+        }
+    }
+
+    /// Whether an attempt, under whatever hop, is the one that counts.
+    fn is_current(&self, held: Held) -> bool {
+        self.scheduler.current(held.task).is_some_and(|current| current.attempt == held.attempt)
+    }
+
+    // ---- whose is it? ----
+
+    /// A victim does not know what became of its offer.
+    fn rule(&mut self, victim: WorkerId, held: Held, thief: WorkerId, out: &mut Vec<Output>) {
+        let open = self.scheduler.current(held.task).is_some_and(|current| {
+            current.attempt == held.attempt
+                && current.hop < held.hop
+                && self.scheduler.holder(held.task) == Some(victim)
+        });
+        if !open {
+            self.disputed.remove(&held);
+            out.push(Output::Send { to: victim, message: Message::Ruling { held, yours: false } });
+            return;
+        }
+        let lost = !matches!(self.scheduler.worker_state(thief), Some(state) if state != WorkerState::Silent);
+        if lost {
+            self.give_back(victim, held, out);
+            return;
+        }
+        self.disputed.insert(held, victim);
+        out.push(Output::Send { to: thief, message: Message::Deny { held } });
+    }
+
+    /// The victim has it again, under a hop beyond the thief's.
+    fn give_back(&mut self, victim: WorkerId, held: Held, out: &mut Vec<Output>) {
+        self.disputed.remove(&held);
+        let again = Held { hop: held.hop + 1, ..held };
+        let yours = self.tell(Event::Moved { held: again, to: victim }, out).is_none();
+        out.push(Output::Send { to: victim, message: Message::Ruling { held, yours } });
+    }
+
+    /// The thief has shown that it has it.
+    fn settle_dispute(&mut self, held: Held, out: &mut Vec<Output>) {
+        if let Some(victim) = self.disputed.remove(&held) {
+            out.push(Output::Send { to: victim, message: Message::Ruling { held, yours: false } });
+        }
+    }
+
+    // ---- what they hold ----
+
+    /// Compares what a worker holds with what it should. What is missing twice is given to others; what it should not have
+    /// it is told to drop.
+    fn compare(&mut self, from: WorkerId, seen: u64, holds: &[Held], out: &mut Vec<Output>) {
+        let has: BTreeSet<Held> = holds.iter().copied().collect();
+        let believed: BTreeSet<Held> = self.scheduler.holdings(from).collect();
+        let Some(session) = self.session(from) else { return };
+        if session.on_the_way.back().is_some_and(|entry| entry.0 > seen) {
+            // Something is on its way, or was lost on it; the next answer tells.
+            session.on_the_way.clear();
+            return;
+        }
+        let missing: BTreeSet<Held> = believed.difference(&has).copied().collect();
+        let lost: Vec<Held> = missing.intersection(&session.suspects).copied().collect();
+        session.suspects = missing;
+        for held in lost {
+            self.tell(Event::Missing { worker: from, held }, out);
+        }
+        for &held in has.difference(&believed) {
+            if self.tell(Event::Moved { held, to: from }, out).is_some()
+                && self.scheduler.holder(held.task) != Some(from)
+            {
+                self.revoke(from, held, out);
+            }
+        }
+    }
+}
