@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::event::Held;
 use crate::ids::{NONE, TaskId};
 use crate::map::Map;
 use crate::resources::Vector;
@@ -12,6 +13,7 @@ use crate::scheduler::{
     ArrayPlace, COMMON_JOB, Devices, Flags, LEVELS, Scheduler, State, Timer, queue_key, wanted_devices,
 };
 use crate::time::{Span, Time};
+use crate::wire::fingerprint;
 use crate::worker::WorkerState;
 
 /// An invariant that does not hold.
@@ -217,6 +219,12 @@ impl Scheduler {
         for (resource, amount) in worker.reserved.iter() {
             ensure!(reserved.get(resource) == amount, "{id} still reserves {amount} of {resource:?}");
         }
+        let handed: Vec<Held> = self.holdings(id).collect();
+        let fingerprint = handed.iter().fold(0u64, |sum, held| sum.wrapping_add(fingerprint(held)));
+        ensure!(
+            (handed.len() as u32, fingerprint) == (worker.holds, worker.fingerprint),
+            "{id}: what it holds is counted wrong"
+        );
         ensure!(worker.running_work == running_work, "{id}: planned running time is off");
         ensure!(worker.queued_work == queued_work, "{id}: planned queued time is off");
         let depth = worker.queue.len() as u32;
@@ -225,7 +233,7 @@ impl Scheduler {
         let push = self.config.scheduling.bind == crate::config::Bind::Push;
         let up = worker.state == WorkerState::Up;
         ensure!(self.by_depth.contains(&(depth, slot)) == (push && up), "{id} is misfiled by depth");
-        let wanted = up && (push || (worker.credit > 0 && worker.has_free_slot()));
+        let wanted = self.belongs_in_directories(worker);
         ensure!(worker.listed == wanted, "{id} is listed: {}, should be: {wanted}", worker.listed);
         for (at, directory) in self.directories.iter().enumerate() {
             if worker.listed && directory.covers(slot) {

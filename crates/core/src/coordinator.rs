@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::action::{Action, Refusal};
 use crate::config::Config;
-use crate::event::{End, Event, Held};
+use crate::event::{End, Event, Held, Remaining};
 use crate::ids::WorkerId;
 use crate::policy::PolicyError;
 use crate::rng::Rng;
@@ -120,6 +120,11 @@ impl Coordinator {
             disputed: BTreeMap::new(),
             actions: Vec::new(),
         })
+    }
+
+    /// Asks for [`Action::Persist`] with every fact worth remembering.
+    pub fn keep_records(&mut self, on: bool) {
+        self.scheduler.keep_records(on);
     }
 
     /// The scheduler inside, to look at.
@@ -247,8 +252,6 @@ impl Coordinator {
         if self.scheduler.worker_state(worker) == Some(WorkerState::Silent) {
             let load = crate::worker::LoadReport::default();
             self.tell(Event::Report { worker, load }, out);
-            let again = (self.now + self.lease, worker);
-            self.leases.insert(again);
         }
     }
 
@@ -258,15 +261,20 @@ impl Coordinator {
         {
             self.leases.remove(&(at, worker));
             let lease = self.lease;
+            let (now, silent) = (self.now, self.scheduler.worker_state(worker) == Some(WorkerState::Silent));
             let Some(session) = self.session(worker) else { continue };
             let due = session.heard + lease;
-            if due > self.now {
+            if due > now {
                 self.leases.insert((due, worker));
+            } else if silent {
+                // It has stopped by itself what must not run twice, if it still is anywhere: whatever it held is free. If it
+                // comes back it joins anew.
+                self.sessions[worker.index()] = None;
+                self.tell(Event::Leave { worker, remaining: Remaining::Requeue }, out);
             } else {
-                if let Some(session) = self.session(worker) {
-                    session.suspects.clear();
-                    session.on_the_way.clear();
-                }
+                session.suspects.clear();
+                session.on_the_way.clear();
+                self.leases.insert((now + lease, worker));
                 self.tell(Event::Silent { worker }, out);
             }
         }
@@ -320,6 +328,10 @@ impl Coordinator {
         let nothing = self.scheduler.is_waiting(from);
         out.push(Output::Send { to: from, message: Message::Heard { sent: beat.sent, nothing } });
         self.spread(from, false, out);
+        for held in self.scheduler.revoked(from) {
+            // It has not said that it stopped: perhaps it was never told.
+            out.push(Output::Send { to: from, message: Message::Revoke { held, cause: Cause::Moved } });
+        }
         let agrees = self.scheduler.holds(from) == Some((beat.holds, beat.fingerprint));
         let (now, patience) = (self.now, Span(self.lease.0 / 4));
         let Some(session) = self.session(from) else { return };
@@ -387,7 +399,7 @@ impl Coordinator {
         let open = self.scheduler.current(held.task).is_some_and(|current| {
             current.attempt == held.attempt
                 && current.hop < held.hop
-                && self.scheduler.holder(held.task) == Some(victim)
+                && self.scheduler.who_has(held.task) == Some(victim)
         });
         if !open {
             self.disputed.remove(&held);
@@ -439,7 +451,7 @@ impl Coordinator {
         }
         for &held in has.difference(&believed) {
             if self.tell(Event::Moved { held, to: from }, out).is_some()
-                && self.scheduler.holder(held.task) != Some(from)
+                && self.scheduler.who_has(held.task) != Some(from)
             {
                 self.revoke(from, held, out);
             }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::keys::Arrival;
 use super::ready::Head;
-use super::{Flags, Scheduler, State, Timer, queue_key};
+use super::{Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::Action;
 use crate::explain::{Decision, DecisionCandidate};
 use crate::ids::{KindId, NONE, TaskId, WorkerId};
@@ -610,13 +610,17 @@ impl Scheduler {
         }
     }
 
+    /// Whether a worker may be given something right away: into its queue, or because it waits for it.
+    #[inline]
+    pub(crate) fn belongs_in_directories(&self, worker: &Worker) -> bool {
+        let takes_more = worker.credit > 0 && (self.remote || worker.has_free_slot());
+        worker.state == WorkerState::Up && (self.push_bound() || takes_more)
+    }
+
     /// Lists a worker in the directories as it is now, or takes it out if it should not be there.
     pub(super) fn relist(&mut self, slot: u32) {
-        let push = self.push_bound();
         let worker = &self.workers[slot];
-        let takes_more = worker.credit > 0 && (self.remote || worker.has_free_slot());
-        let wanted = worker.state == WorkerState::Up && (push || takes_more);
-        if !wanted {
+        if !self.belongs_in_directories(worker) {
             if worker.listed {
                 self.unlist(slot);
             }

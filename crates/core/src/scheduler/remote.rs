@@ -171,7 +171,7 @@ impl Scheduler {
             requires: signature.requires.clone(),
             demand: signature.demand.clone(),
             bound: slotted || task.key != NONE || task.flags.has(Flags::PINNED) || task.flags.has(Flags::EXCLUSIVE),
-            exclusive: task.flags.has(Flags::EXCLUSIVE),
+            exclusive: task.key != NONE || task.flags.has(Flags::EXCLUSIVE),
         })
     }
 
@@ -191,7 +191,7 @@ impl Scheduler {
 
     /// Who has it.
     #[must_use]
-    pub fn holder(&self, task: TaskId) -> Option<WorkerId> {
+    pub fn who_has(&self, task: TaskId) -> Option<WorkerId> {
         let found = self.tasks.at(self.tasks.find(task)?);
         (found.hop != NONE).then(|| self.worker_id(found.worker))
     }
@@ -356,6 +356,13 @@ impl Scheduler {
             _ => return Err(stale),
         }
         Ok(())
+    }
+
+    /// What a worker was told to stop and has not said that it did.
+    pub fn revoked(&self, worker: WorkerId) -> impl Iterator<Item = Held> + '_ {
+        let worker = self.worker_slot(worker).ok().map(|at| &self.workers[at]);
+        let ghosts = worker.into_iter().flat_map(|worker| worker.ghosts());
+        ghosts.map(|ghost| Held { task: ghost.task, attempt: ghost.attempt, hop: 0 })
     }
 
     /// What the scheduler believes a worker to have, those that run first.

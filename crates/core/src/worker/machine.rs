@@ -154,6 +154,8 @@ pub struct WorkerMachine {
     unnoted: BTreeMap<Held, (Span, End)>,
     taken: Recent<(TaskId, u32, u32), ()>,
     denied: Recent<Held, ()>,
+    /// Attempts it said it does not have: should they still come, they are too late.
+    refused: Recent<(TaskId, u32), ()>,
     passed_on: Recent<TaskId, (Held, WorkerId)>,
     peers: Registry,
     thief: Thief,
@@ -210,6 +212,7 @@ impl WorkerMachine {
             unnoted: BTreeMap::new(),
             taken: Recent::new(REMEMBERED),
             denied: Recent::new(REMEMBERED),
+            refused: Recent::new(REMEMBERED),
             passed_on: Recent::new(REMEMBERED),
             peers: Registry::default(),
             thief: Thief::Content,
@@ -499,7 +502,7 @@ impl WorkerMachine {
     /// A task is its own from now on.
     fn take(&mut self, order: Order, out: &mut Vec<Output>) {
         let Held { task, attempt, hop } = order.held;
-        if self.taken.contains(&(task, attempt, hop)) {
+        if self.taken.contains(&(task, attempt, hop)) || self.refused.contains(&(task, attempt)) {
             return;
         }
         if let Some(entry) = self.held.get(&task) {
@@ -630,11 +633,24 @@ impl WorkerMachine {
                 self.let_go(held.task);
             }
             None => {
-                if let Some(&(held, to)) = self.passed_on.get(&held.task) {
-                    self.send(Message::Moved { held, to }, out);
+                match self.passed_on.get(&held.task) {
+                    Some(&(passed, to)) if passed.attempt == held.attempt => {
+                        self.send(Message::Moved { held: passed, to }, out);
+                    }
+                    _ if self.is_unnoted(held) => {}
+                    // It has never come, or has gone already.
+                    _ => {
+                        self.refused.insert((held.task, held.attempt), ());
+                        self.report_end(held, Span::ZERO, End::GivenBack, out);
+                    }
                 }
             }
         }
+    }
+
+    /// Whether the end of an attempt, under whatever hop, is still being told.
+    fn is_unnoted(&self, held: Held) -> bool {
+        self.unnoted.range(Held { hop: 0, ..held }..=Held { hop: u32::MAX, ..held }).next().is_some()
     }
 
     fn ruled(&mut self, held: Held, yours: bool) {
