@@ -77,11 +77,14 @@ struct Session {
     heard: Time,
     /// Handings-over so far.
     number: u64,
-    /// The latest of them that may be on their way, and how many tasks each brought.
-    on_the_way: VecDeque<(u64, u32)>,
+    /// The latest of them that may be on their way, how many tasks each brought, and when they were sent.
+    on_the_way: VecDeque<(u64, u32, Time)>,
     /// What was missing when it was last asked.
     suspects: BTreeSet<Held>,
     asked_at: Option<Time>,
+    /// The question what it holds that was asked last, until it is answered.
+    question: u64,
+    answered: bool,
     digest_at: Time,
 }
 
@@ -187,10 +190,11 @@ impl Coordinator {
         }
         self.actions = actions;
         for (to, orders) in hands {
+            let now = self.now;
             let Some(session) = self.session(to) else { continue };
             session.number += 1;
             let number = session.number;
-            session.on_the_way.push_back((number, orders.len() as u32));
+            session.on_the_way.push_back((number, orders.len() as u32, now));
             out.push(Output::Send { to, message: Message::Hand { number, orders } });
         }
         refused
@@ -227,6 +231,8 @@ impl Coordinator {
                     on_the_way: VecDeque::new(),
                     suspects: BTreeSet::new(),
                     asked_at: None,
+                    question: 0,
+                    answered: true,
                     digest_at: Time::ZERO,
                 });
                 self.leases.insert((self.now + self.lease, worker));
@@ -311,7 +317,7 @@ impl Coordinator {
                     self.revoke(to, held, out);
                 }
             }
-            Message::Holds { seen, holds, .. } => self.compare(from, seen, &holds, out),
+            Message::Holds { number, seen, holds } => self.compare(from, number, seen, &holds, out),
             Message::Whose { held, thief } => self.rule(from, held, thief, out),
             Message::Denied { held } => {
                 if let Some(victim) = self.disputed.remove(&held) {
@@ -345,7 +351,10 @@ impl Coordinator {
             None => session.asked_at = Some(now + patience),
             Some(at) if at <= now => {
                 session.asked_at = Some(now + patience);
-                out.push(Output::Send { to: from, message: Message::Show { number: 0 } });
+                session.question += 1;
+                session.answered = false;
+                let number = session.question;
+                out.push(Output::Send { to: from, message: Message::Show { number } });
             }
             Some(_) => {}
         }
@@ -434,13 +443,21 @@ impl Coordinator {
 
     /// Compares what a worker holds with what it should. What is missing twice is given to others; what it should not have
     /// it is told to drop.
-    fn compare(&mut self, from: WorkerId, seen: u64, holds: &[Held], out: &mut Vec<Output>) {
+    fn compare(&mut self, from: WorkerId, number: u64, seen: u64, holds: &[Held], out: &mut Vec<Output>) {
         let has: BTreeSet<Held> = holds.iter().copied().collect();
         let believed: BTreeSet<Held> = self.scheduler.holdings(from).collect();
+        let (now, longest) = (self.now, Span(self.lease.0 / 2));
         let Some(session) = self.session(from) else { return };
+        // An answer that comes twice, or late, says nothing new.
+        if session.answered || session.question != number {
+            return;
+        }
+        session.answered = true;
+        // Nothing is on its way for so long: it was lost.
+        while session.on_the_way.front().is_some_and(|entry| entry.2 + longest <= now) {
+            session.on_the_way.pop_front();
+        }
         if session.on_the_way.back().is_some_and(|entry| entry.0 > seen) {
-            // Something is on its way, or was lost on it; the next answer tells.
-            session.on_the_way.clear();
             return;
         }
         let missing: BTreeSet<Held> = believed.difference(&has).copied().collect();
