@@ -235,7 +235,7 @@ impl Scheduler {
 
     /// A task is about to leave a worker's queue for something else: the worker must not begin it.
     pub(super) fn recall(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
-        if !self.set_hop(slot, NONE) {
+        if !self.remote || !self.set_hop(slot, NONE) {
             return;
         }
         let (attempt, at) = (self.tasks.at(slot).attempt, self.tasks.at(slot).worker);

@@ -42,6 +42,7 @@ impl Scheduler {
     }
 
     /// A task that is nowhere takes a slot of a worker and reserves what it asks for.
+    #[inline]
     pub(super) fn occupy(&mut self, slot: u32, at: u32) {
         let now = self.now;
         let planned = self.planned_for(slot, self.workers[at].class);
@@ -295,7 +296,9 @@ impl Scheduler {
     /// Takes a held task out of the list of running ones; what it reserved stays reserved.
     fn vacate(&mut self, slot: u32) -> Ghost {
         let now = self.now;
-        self.set_hop(slot, NONE);
+        if self.remote {
+            self.set_hop(slot, NONE);
+        }
         let id = self.tasks.id(slot);
         let devices = self.tasks.extra(slot).map(|extra| extra.devices.clone()).unwrap_or_default();
         let task = self.tasks.at_mut(slot);
