@@ -634,7 +634,8 @@ impl WorkerMachine {
             }
             None => {
                 match self.passed_on.get(&held.task) {
-                    Some(&(passed, to)) if passed.attempt == held.attempt => {
+                    // Only onwards, or two that passed it to each other would send the question round for ever.
+                    Some(&(passed, to)) if passed.attempt == held.attempt && passed.hop > held.hop => {
                         self.send(Message::Moved { held: passed, to }, out);
                     }
                     _ if self.is_unnoted(held) => {}

@@ -308,7 +308,7 @@ impl World {
 
     /// Goes on until all tasks are settled; how long that took.
     fn finish(&mut self) -> Span {
-        for step in 0..20_000_000u64 {
+        for step in 0..2_000_000u64 {
             if self.settled.len() as u64 == self.submitted {
                 self.coordinator.scheduler().check().unwrap();
                 return self.now.since(Time::ZERO);
@@ -389,7 +389,8 @@ fn peers_share_what_was_pushed_to_one_of_them() {
 #[test]
 fn no_weather_loses_a_task() {
     let seeds = std::env::var("FILCH_WEATHERS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
-    for seed in 0..seeds {
+    // The last one is a seed that once made two workers send a question round and round.
+    for seed in (0..seeds).chain([14_654]) {
         let mut rng = Rng::new(seed);
         let weather = Weather {
             latency: Span::from_millis(1 + rng.below(50) as u64),
