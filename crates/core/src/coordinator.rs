@@ -103,6 +103,7 @@ pub struct Coordinator {
     /// Offers nobody knows the end of: the victim that asked.
     disputed: BTreeMap<Held, WorkerId>,
     actions: Vec<Action>,
+    refusal: Option<Refusal>,
 }
 
 impl Coordinator {
@@ -122,6 +123,7 @@ impl Coordinator {
             leases: BTreeSet::new(),
             disputed: BTreeMap::new(),
             actions: Vec::new(),
+            refusal: None,
         })
     }
 
@@ -149,7 +151,10 @@ impl Coordinator {
         self.end_leases(out);
         match input {
             Input::Event(event) => {
-                self.tell(event, out);
+                self.refusal = self.tell(event, out);
+                if self.refusal.is_some() {
+                    out.push(Output::Action(Action::Refused));
+                }
             }
             Input::Hello { spec, known, holds } => self.welcome(spec, known, &holds, out),
             Input::Message { from, message } => self.hear(from, message, out),
@@ -161,7 +166,7 @@ impl Coordinator {
 
     /// Why the last event was refused.
     pub fn take_refusal(&mut self) -> Option<Refusal> {
-        self.scheduler.take_refusal()
+        self.refusal.take()
     }
 
     /// Hands an event to the scheduler and passes on what it wants. Why it was refused, if it was.
@@ -207,13 +212,12 @@ impl Coordinator {
 
     // ---- coming and going ----
 
-    fn welcome(&mut self, mut spec: WorkerSpec, known: Option<WorkerId>, holds: &[Held], out: &mut Vec<Output>) {
+    fn welcome(&mut self, spec: WorkerSpec, known: Option<WorkerId>, holds: &[Held], out: &mut Vec<Output>) {
         let tag = spec.tag;
         let known = known.filter(|worker| self.session(*worker).is_some());
         let worker = match known {
             Some(worker) => worker,
             None => {
-                spec.tag = tag;
                 let before = out.len();
                 self.tell(Event::Join(spec), out);
                 let joined = out[before..].iter().find_map(|output| match output {

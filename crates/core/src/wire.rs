@@ -48,7 +48,7 @@ pub struct Order {
     pub requires: CapabilitySet,
     /// What it reserves while it runs.
     pub demand: Demand,
-    /// Pinned, keyed, exclusive, or given to this very slot: stays where it is.
+    /// Pinned, keyed, exclusive, with skills, or given to this very slot: stays where it is.
     pub bound: bool,
     /// Must never run twice at once, or together with others of its key: stops when the worker is cut off.
     pub exclusive: bool,

@@ -8,7 +8,7 @@ use super::tasks::Task;
 use super::{Flags, Scheduler, Slab, Worker};
 use crate::action::{Action, Refusal};
 use crate::config::{RebalanceBy, Take};
-use crate::ids::{NONE, WorkerId};
+use crate::ids::WorkerId;
 use crate::steal::{self, Choice, Haul, Kept, Loot, Peer, Peers, StealOutcome};
 use crate::task::{Cause, Status};
 use crate::time::Span;
@@ -55,8 +55,8 @@ impl Peers for Loaded<'_> {
     }
 }
 
-fn is_bound(task: &Task) -> bool {
-    task.key != NONE || task.flags.has(Flags::PINNED) || task.flags.has(Flags::EXCLUSIVE)
+pub(super) fn is_bound(task: &Task) -> bool {
+    task.waits_centrally() || task.flags.has(Flags::PINNED)
 }
 
 impl Scheduler {

@@ -186,8 +186,7 @@ impl Scheduler {
             self.offer_to_pinned(slot, news, actions);
             return;
         }
-        let task = self.tasks.at(slot);
-        let bound_late = task.key != NONE || task.flags.has(Flags::EXCLUSIVE);
+        let bound_late = self.tasks.at(slot).waits_centrally();
         if self.push_bound() && !bound_late {
             let candidates = self.candidates(slot, Wanted::Queue);
             if let Some(worker) = self.decide(slot, &candidates, true) {

@@ -1,8 +1,9 @@
 //! Workers with queues of their own. What the scheduler keeps of such a queue is what it has heard: tasks it handed over
 //! and that were not reported as begun, ended or moved. The worker decides what it begins when; peers move tasks among
-//! themselves and tell. Attempts are raised here and nowhere else, hops by whoever passes a task on; a report with an
+//! themselves and tell. Attempts are raised by the scheduler alone, hops by whoever passes a task on; a report with an
 //! older attempt, or an older hop of the same attempt, no longer counts.
 
+use super::balance::is_bound;
 use super::ready::{Found, Head};
 use super::{Flags, Scheduler, State};
 use crate::action::{Action, Record, Refusal};
@@ -27,7 +28,7 @@ impl Scheduler {
     /// however many of its kind come together, as many as the worker has slots fit at once.
     pub(super) fn is_ahead(&self, slot: u32, at: u32) -> bool {
         let task = self.tasks.at(slot);
-        task.key == NONE && !task.flags.has(Flags::EXCLUSIVE) && self.is_light(task.signature, at)
+        !task.waits_centrally() && self.is_light(task.signature, at)
     }
 
     /// The same for the first task of a lane.
@@ -101,7 +102,7 @@ impl Scheduler {
         if !self.remote || task.state != State::AtWorker {
             return;
         }
-        if task.key != NONE || task.flags.has(Flags::EXCLUSIVE) {
+        if task.waits_centrally() {
             return;
         }
         self.tasks.at_mut(slot).attempt += 1;
@@ -170,8 +171,9 @@ impl Scheduler {
             timeout: self.tasks.extra(slot).and_then(|extra| extra.timeout),
             requires: signature.requires.clone(),
             demand: signature.demand.clone(),
-            bound: slotted || task.key != NONE || task.flags.has(Flags::PINNED) || task.flags.has(Flags::EXCLUSIVE),
-            exclusive: task.key != NONE || task.flags.has(Flags::EXCLUSIVE),
+            // A peer is not told what skills a task asks for, so it cannot judge whether a thief has them.
+            bound: slotted || is_bound(task) || !signature.skills.is_empty(),
+            exclusive: task.waits_centrally(),
         })
     }
 

@@ -189,6 +189,12 @@ impl Task {
         (self.deadline.0, self.rank, self.sequence)
     }
 
+    /// Whether it must not run beside others of its key, or twice at once: it leaves the scheduler only for a free slot.
+    #[inline]
+    pub(crate) fn waits_centrally(&self) -> bool {
+        self.key != NONE || self.flags.has(Flags::EXCLUSIVE)
+    }
+
     pub(crate) fn declared(&self) -> Option<Span> {
         (self.estimate != Span::ZERO).then_some(self.estimate)
     }

@@ -24,7 +24,7 @@ impl Scheduler {
         check_spec(&spec)?;
         let first = self.workers.len() == 0;
         let (tag, slots) = (spec.tag, spec.slots);
-        let cores_implied = declares_no_cores(&spec);
+        let cores_implied = spec.implies_cores();
         let slot = self.workers.next_slot();
         let (class, class_at) = self.enter_class(new_class(spec), slot);
         if slot as usize >= self.worker_generations.len() {
@@ -200,7 +200,7 @@ impl Scheduler {
         let used = worker.used_slots();
         self.counters.use_changed((used, worker.slots), (used, spec.slots));
         worker.slots = spec.slots;
-        worker.cores_implied = declares_no_cores(&spec);
+        worker.cores_implied = spec.implies_cores();
         let (class, class_at) = self.enter_class(new_class(spec), slot);
         let worker = &mut self.workers[slot];
         let before = (worker.class, worker.class_at);
@@ -393,10 +393,6 @@ impl Scheduler {
     }
 }
 
-fn declares_no_cores(spec: &WorkerSpec) -> bool {
-    spec.resources.get(ResourceId::CPUS) == Amount(0)
-}
-
 fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
     if spec.slots == 0 {
         return Err(Refusal::Invalid("a worker needs at least one slot".to_owned()));
@@ -419,11 +415,7 @@ fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
 }
 
 fn new_class(spec: WorkerSpec) -> Class {
-    let implied = declares_no_cores(&spec);
-    let mut capacity = spec.resources;
-    if implied {
-        capacity.set(ResourceId::CPUS, Amount::from_units(u64::from(spec.slots)));
-    }
+    let capacity = spec.capacity();
     Class {
         bits: CapabilityBits::new(&spec.capabilities),
         capabilities: spec.capabilities,

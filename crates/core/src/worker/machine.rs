@@ -14,9 +14,9 @@ use super::{LoadReport, WorkerSpec};
 use crate::capabilities::CapabilityBits;
 use crate::config::{Bind, Config, Stealing};
 use crate::event::{End, Held};
-use crate::ids::{ResourceId, TaskId, WorkerId};
+use crate::ids::{TaskId, WorkerId};
 use crate::map::Map;
-use crate::resources::{Amount, Vector};
+use crate::resources::Vector;
 use crate::rng::Rng;
 use crate::steal::{self, Choice, Guard, Loot, StealOutcome, StealTelemetry, VictimChooser};
 use crate::task::Cause;
@@ -180,10 +180,7 @@ impl WorkerMachine {
     /// A worker that has not met its coordinator. `seed` makes its random choices its own.
     #[must_use]
     pub fn new(config: &Config, spec: WorkerSpec, seed: u64) -> WorkerMachine {
-        let mut capacity = spec.resources.clone();
-        if capacity.get(ResourceId::CPUS) == Amount(0) {
-            capacity.set(ResourceId::CPUS, Amount::from_units(u64::from(spec.slots)));
-        }
+        let capacity = spec.capacity();
         WorkerMachine {
             stealing: config.stealing.clone(),
             guard: Guard::new(config),

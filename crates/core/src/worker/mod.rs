@@ -7,8 +7,8 @@ mod registry;
 pub use machine::{Input, Output, WorkerMachine};
 
 use crate::capabilities::CapabilitySet;
-use crate::ids::WorkerId;
-use crate::resources::Vector;
+use crate::ids::{ResourceId, WorkerId};
+use crate::resources::{Amount, Vector};
 use crate::time::Time;
 
 /// A worker as it registers.
@@ -28,6 +28,22 @@ pub struct WorkerSpec {
     pub cost_rate: f64,
     /// Share of the turns in `weighted_round_robin`.
     pub weight: f64,
+}
+
+impl WorkerSpec {
+    /// Whether it has as many cores as slots, because it declares none.
+    pub(crate) fn implies_cores(&self) -> bool {
+        self.resources.get(ResourceId::CPUS) == Amount(0)
+    }
+
+    /// How much it has, implied cores included.
+    pub(crate) fn capacity(&self) -> Vector {
+        let mut capacity = self.resources.clone();
+        if self.implies_cores() {
+            capacity.set(ResourceId::CPUS, Amount::from_units(u64::from(self.slots)));
+        }
+        capacity
+    }
 }
 
 impl Default for WorkerSpec {

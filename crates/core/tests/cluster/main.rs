@@ -385,6 +385,16 @@ fn peers_share_what_was_pushed_to_one_of_them() {
     assert_eq!(world.runs, 400);
 }
 
+#[test]
+fn who_submits_what_makes_no_sense_is_told() {
+    let mut coordinator = Coordinator::new(&config("late"), 1).unwrap();
+    let spec = TaskSpec { timeout: Some(Span::ZERO), ..TaskSpec::default() };
+    let mut out = Vec::new();
+    coordinator.step(Time::ZERO, coordinator::Input::Event(Event::Submit(Box::new(spec))), &mut out);
+    assert!(out.contains(&coordinator::Output::Action(Action::Refused)));
+    assert!(coordinator.take_refusal().is_some_and(|refusal| refusal.to_string().contains("timeout")));
+}
+
 /// Lost, doubled and reordered messages and dying workers: every task is settled, once.
 #[test]
 fn no_weather_loses_a_task() {
