@@ -6,6 +6,7 @@ mod completions;
 mod config_command;
 mod demo;
 mod output;
+mod sim_command;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Args),
+    Sim(sim_command::Args),
     Config(config_command::Args),
     Completions(completions::Args),
 }
@@ -35,6 +37,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
+        Command::Sim(args) => sim_command::run(&args),
         Command::Config(args) => config_command::run(args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -37,6 +37,8 @@ pub enum Input {
         known: Option<WorkerId>,
         /// What it holds from then.
         holds: Vec<Held>,
+        /// When it was sent, by the worker's clock.
+        sent: Time,
     },
     /// A message of a worker that was welcomed.
     Message {
@@ -86,6 +88,8 @@ struct Session {
     question: u64,
     answered: bool,
     digest_at: Time,
+    /// Whether it is among those that look for work and have not found any.
+    hungry: bool,
 }
 
 /// The coordinator machine.
@@ -102,6 +106,8 @@ pub struct Coordinator {
     leases: BTreeSet<(Time, WorkerId)>,
     /// Offers nobody knows the end of: the victim that asked.
     disputed: BTreeMap<Held, WorkerId>,
+    /// Workers that were told there is nothing for them, the longest waiting first. Some may have found work since.
+    hungry: VecDeque<WorkerId>,
     actions: Vec<Action>,
     refusal: Option<Refusal>,
 }
@@ -122,6 +128,7 @@ impl Coordinator {
             sessions: Vec::new(),
             leases: BTreeSet::new(),
             disputed: BTreeMap::new(),
+            hungry: VecDeque::new(),
             actions: Vec::new(),
             refusal: None,
         })
@@ -156,7 +163,7 @@ impl Coordinator {
                     out.push(Output::Action(Action::Refused));
                 }
             }
-            Input::Hello { spec, known, holds } => self.welcome(spec, known, &holds, out),
+            Input::Hello { spec, known, holds, sent } => self.welcome(spec, known, &holds, sent, out),
             Input::Message { from, message } => self.hear(from, message, out),
             Input::Tick => {
                 self.tell(Event::Tick, out);
@@ -200,9 +207,36 @@ impl Coordinator {
             session.number += 1;
             let number = session.number;
             session.on_the_way.push_back((number, orders.len() as u32, now));
+            // What somebody else could have sooner is worth telling to as many as there are tasks.
+            let spare = orders.iter().filter(|order| !order.bound).count();
             out.push(Output::Send { to, message: Message::Hand { number, orders } });
+            if self.scheduler.has_waiting_tasks(to) {
+                self.wake_hungry(spare, out);
+            }
         }
         refused
+    }
+
+    /// Work was pushed to somebody who cannot begin it at once: those that look for work hear where it is.
+    fn wake_hungry(&mut self, most: usize, out: &mut Vec<Output>) {
+        for _ in 0..most {
+            let Some(worker) = self.hungry.pop_front() else { return };
+            if let Some(session) = self.session(worker) {
+                session.hungry = false;
+                if self.scheduler.is_waiting(worker) {
+                    self.spread(worker, true, out);
+                }
+            }
+        }
+    }
+
+    /// A worker was told that there is nothing for it.
+    fn is_hungry(&mut self, worker: WorkerId) {
+        if let Some(session) = self.session(worker)
+            && !std::mem::replace(&mut session.hungry, true)
+        {
+            self.hungry.push_back(worker);
+        }
     }
 
     fn session(&mut self, worker: WorkerId) -> Option<&mut Session> {
@@ -212,7 +246,14 @@ impl Coordinator {
 
     // ---- coming and going ----
 
-    fn welcome(&mut self, spec: WorkerSpec, known: Option<WorkerId>, holds: &[Held], out: &mut Vec<Output>) {
+    fn welcome(
+        &mut self,
+        spec: WorkerSpec,
+        known: Option<WorkerId>,
+        holds: &[Held],
+        sent: Time,
+        out: &mut Vec<Output>,
+    ) {
         let tag = spec.tag;
         let known = known.filter(|worker| self.session(*worker).is_some());
         let worker = match known {
@@ -238,13 +279,14 @@ impl Coordinator {
                     question: 0,
                     answered: true,
                     digest_at: Time::ZERO,
+                    hungry: false,
                 });
                 self.leases.insert((self.now + self.lease, worker));
                 worker
             }
         };
         out.push(Output::Joined { tag, worker });
-        out.push(Output::Send { to: worker, message: Message::Welcome { worker, epoch: self.epoch } });
+        out.push(Output::Send { to: worker, message: Message::Welcome { worker, epoch: self.epoch, sent } });
         self.is_alive(worker, out);
         if known.is_none() {
             for &held in holds {
@@ -302,6 +344,7 @@ impl Coordinator {
             Message::Want { count, seen } => {
                 self.wanted(from, count, seen, out);
                 if self.scheduler.is_waiting(from) {
+                    self.is_hungry(from);
                     self.spread(from, true, out);
                     out.push(Output::Send { to: from, message: Message::Nothing });
                 }
@@ -336,6 +379,9 @@ impl Coordinator {
         self.tell(Event::Report { worker: from, load: beat.load }, out);
         self.wanted(from, beat.wants, beat.seen, out);
         let nothing = self.scheduler.is_waiting(from);
+        if nothing {
+            self.is_hungry(from);
+        }
         out.push(Output::Send { to: from, message: Message::Heard { sent: beat.sent, nothing } });
         self.spread(from, false, out);
         for held in self.scheduler.revoked(from) {

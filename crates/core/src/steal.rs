@@ -255,17 +255,40 @@ impl Guard {
 pub struct Haul {
     /// Most tasks.
     pub tasks: u32,
-    /// Stop once this much work is taken.
+    /// Stop once this much work is taken,
     pub backlog: Span,
+    /// but not before so many tasks are.
+    pub at_least: u32,
 }
+
+/// Who wants how much, and how far away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hunger {
+    /// Tasks the thief could begin at once, at least 1.
+    pub tasks: u32,
+    /// There and back.
+    pub round_trip: Span,
+}
+
+/// A thief of the same process: nothing lies between.
+pub const NEAR: Hunger = Hunger { tasks: 1, round_trip: Span::ZERO };
+
+/// Round trips that the work of one steal should cover, where that much can be had.
+const COVERED: u64 = 64;
 
 /// The haul that `take` allows; the victim keeps `min_local_queue` tasks.
 #[must_use]
-pub fn haul(take: Take, depth: u32, queued_backlog: Span, min_local_queue: u32) -> Haul {
+pub fn haul(take: Take, depth: u32, queued_backlog: Span, min_local_queue: u32, hunger: Hunger) -> Haul {
     let spare = depth.saturating_sub(min_local_queue);
+    let half = Span(queued_backlog.0 / 2);
     match take {
-        Take::One => Haul { tasks: spare.min(1), backlog: Span::MAX },
-        Take::Half => Haul { tasks: spare, backlog: Span(queued_backlog.0 / 2) },
+        Take::One => Haul { tasks: spare.min(1), backlog: Span::MAX, at_least: 1 },
+        Take::Half => Haul { tasks: spare, backlog: half, at_least: 0 },
+        Take::Enough => {
+            let covered = Span(hunger.round_trip.0.saturating_mul(COVERED * u64::from(hunger.tasks)));
+            let at_least = hunger.tasks.clamp(1, depth.div_ceil(2).max(1));
+            Haul { tasks: spare, backlog: half.min(covered), at_least }
+        }
     }
 }
 
@@ -281,7 +304,8 @@ pub fn pick<T: Copy>(
 ) -> Option<Kept> {
     let (mut left, mut first_kept) = (haul.backlog, None);
     for (task, planned) in queue.take(QUEUE_LOOKS) {
-        if taken.len() >= haul.tasks as usize || left == Span::ZERO {
+        let count = taken.len();
+        if count >= haul.tasks as usize || left == Span::ZERO && count >= haul.at_least as usize {
             break;
         }
         match check(task) {
@@ -299,6 +323,12 @@ pub fn pick<T: Copy>(
 #[must_use]
 pub fn severely_uneven(longest: f64, shortest: f64, unit: f64, ratio: f64) -> bool {
     longest / shortest.max(unit) > ratio
+}
+
+/// How long a thief waits for an answer: as long as is configured, or longer where the network is slow.
+#[must_use]
+pub fn patience(timeout: Span, round_trip: Span) -> Span {
+    timeout.max(round_trip.mul_f64(2.0))
 }
 
 /// The pause after `failures` failed searches in a row: base doubled each time, capped, and jittered.

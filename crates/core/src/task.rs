@@ -109,6 +109,8 @@ pub struct TaskSpec {
     pub affinity: SmallVec<[(AffinityId, Span); 1]>,
     /// Goes to this worker and no other.
     pub pin: Option<WorkerId>,
+    /// Goes to this worker's queue first, if it is there and can run it; others may take it from there.
+    pub seeded: Option<WorkerId>,
     /// The running task that spawned it.
     pub parent: Option<TaskId>,
     /// Tasks that must end well first.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::ids::KindId;
 use crate::map::Map;
-use crate::time::Span;
+use crate::time::{Span, Time};
 
 /// What to expect of a task of some kind on some worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +36,14 @@ pub trait Estimator: Send {
     fn load_ahead(&self, _worker: usize) {}
     /// The slot will belong to another worker.
     fn forget(&mut self, worker: usize);
+}
+
+/// When something that runs since `since` and was planned to take `planned` should end. What runs longer than planned is
+/// expected to need as long again as it has run.
+#[must_use]
+pub fn expected_end(now: Time, since: Time, planned: Span) -> Time {
+    let end = since + planned;
+    if end > now { end } else { now + now.since(since) }
 }
 
 /// Mean, variance and successes of a stream of observations.

@@ -110,6 +110,8 @@ pub enum Message {
         known: Option<WorkerId>,
         /// What it holds from then.
         holds: Vec<Held>,
+        /// When it was sent, by the worker's own clock; comes back with the answer.
+        sent: Time,
     },
     /// Coordinator: this is who you are.
     Welcome {
@@ -117,6 +119,8 @@ pub enum Message {
         worker: WorkerId,
         /// Which life of the coordinator this is.
         epoch: u64,
+        /// From the hello.
+        sent: Time,
     },
     /// Worker: I live.
     Beat(Beat),
@@ -220,6 +224,8 @@ pub enum Message {
         resources: Vector,
         /// Its speed.
         speed: f64,
+        /// Tasks it could begin at once.
+        free: u32,
     },
     /// Victim to thief: take these.
     Offer {

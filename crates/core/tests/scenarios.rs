@@ -241,6 +241,7 @@ impl Play {
             retry,
             affinity: affinity.into_iter().collect(),
             pin: words.get("pin").map(|name| self.worker(name)),
+            seeded: words.get("to").map(|name| self.worker(name)),
             parent: words.get("parent").map(|name| self.task(name)),
             after: words
                 .get("after")

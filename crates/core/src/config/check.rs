@@ -60,7 +60,7 @@ impl Findings {
         None
     }
 
-    fn value(&mut self, node: &Node, schema: &'static Json, path: &str) -> Option<Json> {
+    pub(super) fn value(&mut self, node: &Node, schema: &'static Json, path: &str) -> Option<Json> {
         match schema::shape(schema) {
             Shape::Section(fields) => match &node.value {
                 Value::Map(entries) => self.section(node, entries, fields, schema, path),
@@ -81,6 +81,10 @@ impl Findings {
             Shape::Bool => match &node.value {
                 Value::Bool(value) => Some(Json::Bool(*value)),
                 _ => self.expected(node, path, "expects true or false", bool_help(node)),
+            },
+            Shape::Text => match &node.value {
+                Value::Text(text) => Some(Json::from(text.as_str())),
+                _ => self.expected(node, path, "expects text", Some("put it in quotes".to_owned())),
             },
             Shape::Free => None,
         }

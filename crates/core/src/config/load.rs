@@ -113,25 +113,7 @@ impl Config {
         };
         refuse_large(text.as_bytes(), label)?;
         let (tree, mistakes) = node::from_yaml(text).map_err(|error| fail(vec![syntax(error)]))?;
-        let (file, mut findings) = check::check(&tree);
-        findings.problems.extend(mistakes.into_iter().map(syntax));
-        let layers = Layers::new(&tree, file, &findings, profile);
-        let (merged, origins) = layers.merge();
-        let config: Config = match serde_json::from_value(merged) {
-            Ok(config) => config,
-            Err(error) => {
-                findings.problems.push((Problem::new("", format!("cannot be read: {error}")), None));
-                return Err(fail(findings.problems));
-            }
-        };
-        for violation in rules::violations(&config) {
-            findings.add(violation);
-        }
-        if !findings.problems.is_empty() {
-            return Err(fail(findings.problems));
-        }
-        let origins = origins.of_leaves(&config);
-        Ok(Loaded { config, origins })
+        read(&tree, mistakes.into_iter().map(syntax).collect(), profile).map_err(fail)
     }
 
     /// Everything that is wrong with settings that were built in code; empty if they are sound.
@@ -167,6 +149,32 @@ impl Config {
     }
 }
 
+/// Reads a tree as a configuration; what is known to be wrong with it already comes along.
+pub(super) fn read(tree: &Node, mistakes: Problems, profile: Option<Profile>) -> Result<Loaded, Problems> {
+    let (file, mut findings) = check::check(tree);
+    findings.problems.extend(mistakes);
+    let layers = Layers::new(tree, file, &findings, profile);
+    let (merged, origins) = layers.merge();
+    let config: Config = match serde_json::from_value(merged) {
+        Ok(config) => config,
+        Err(error) => {
+            findings.problems.push((Problem::new("", format!("cannot be read: {error}")), None));
+            return Err(findings.problems);
+        }
+    };
+    for violation in rules::violations(&config) {
+        findings.add(violation);
+    }
+    if !findings.problems.is_empty() {
+        return Err(findings.problems);
+    }
+    let origins = origins.of_leaves(&config);
+    Ok(Loaded { config, origins })
+}
+
+/// Mistakes, each with its place.
+type Problems = Vec<(Problem, Option<Mark>)>;
+
 /// The text of a configuration file.
 ///
 /// # Errors
@@ -184,7 +192,7 @@ pub fn decode<'a>(bytes: &'a [u8], label: &str) -> Result<&'a str, ConfigErrors>
     })
 }
 
-fn refuse_large(bytes: &[u8], label: &str) -> Result<(), ConfigErrors> {
+pub(super) fn refuse_large(bytes: &[u8], label: &str) -> Result<(), ConfigErrors> {
     if bytes.len() <= MAX_BYTES {
         return Ok(());
     }
@@ -200,11 +208,11 @@ pub(super) fn to_json(config: &Config) -> Json {
     serde_json::to_value(config).unwrap_or_default()
 }
 
-fn syntax(error: SyntaxError) -> (Problem, Option<Mark>) {
+pub(super) fn syntax(error: SyntaxError) -> (Problem, Option<Mark>) {
     (Problem::new("", error.message).with_help(error.help), error.mark)
 }
 
-fn place(mut problem: Problem, mark: Option<Mark>, lines: &[&str]) -> Problem {
+pub(super) fn place(mut problem: Problem, mark: Option<Mark>, lines: &[&str]) -> Problem {
     // A problem of a text always has a place; the beginning when nothing better is known.
     let mark = mark.unwrap_or(Mark { line: 1, column: 1, length: 1 });
     problem.place = Some(Place::locate(lines, mark));

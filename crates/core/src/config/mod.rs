@@ -4,6 +4,7 @@
 //! the profile, read as [`Config`] and judged by the rules between settings. Nothing here reads files.
 
 mod check;
+mod document;
 mod load;
 mod nearest;
 mod node;
@@ -15,11 +16,12 @@ mod rules;
 mod schema;
 mod settings;
 mod show;
-mod span;
+pub mod span;
 mod syntax;
 #[cfg(test)]
 mod tests;
 
+pub use document::{Document, schema_of};
 pub use load::{Loaded, MAX_BYTES, Origin, Origins, decode};
 pub use nearest::nearest;
 pub(crate) use policies::policy_hint;

@@ -32,7 +32,7 @@ pub(super) fn root() -> &'static Json {
 }
 
 /// Adds to a schema and all inside it what the types of the settings do not say.
-fn complete(schema: &mut Json) {
+pub(super) fn complete(schema: &mut Json) {
     match schema {
         Json::Object(entries) => {
             entries.values_mut().for_each(complete);
@@ -86,6 +86,8 @@ pub(super) enum Shape {
     Number(&'static Json),
     Span(&'static Json),
     Bool,
+    /// Any text.
+    Text,
     /// One of the words of [`choices`].
     Choice(&'static Json),
     /// A word, or a section that begins with that word.
@@ -114,6 +116,7 @@ pub(super) fn shape(schema: &'static Json) -> Shape {
         ["integer"] => Shape::Integer(schema),
         ["number"] => Shape::Number(schema),
         ["boolean"] => Shape::Bool,
+        ["string"] => Shape::Text,
         ["array"] => schema.get("items").map_or(Shape::Free, Shape::List),
         ["object"] => match (schema.get("properties"), schema.get("additionalProperties")) {
             (Some(Json::Object(fields)), _) => Shape::Section(fields),

@@ -226,12 +226,13 @@ pub struct Stealing {
     /// Victims tried in one steal.
     #[schemars(range(min = 1))]
     pub max_retries: u32,
-    /// A victim keeps at least this many queued tasks.
+    /// Under `bind: push` a victim keeps at least this many queued tasks. Under `late` it keeps those that it will itself be
+    /// done with sooner.
     pub min_local_queue: u32,
     /// A worker steals only while its own load (queued tasks per slot) is below this.
     #[schemars(range(min = 0.0))]
     pub steal_threshold: f64,
-    /// `power_of_two` and `adaptive` refuse victims with fewer queued tasks than this.
+    /// Under `bind: push`, `power_of_two` and `adaptive` refuse victims with fewer queued tasks than this.
     pub min_victim_queue: u32,
     /// How much is taken at once.
     pub take: Take,
@@ -262,11 +263,24 @@ impl Default for Stealing {
             min_local_queue: 2,
             steal_threshold: 0.5,
             min_victim_queue: 4,
-            take: Take::One,
+            take: Take::Enough,
             backoff_base: Span::from_millis(10),
             backoff_max: Span::from_secs(1),
             backoff_jitter: 0.5,
             discovery_interval: Span::from_secs(10),
+        }
+    }
+}
+
+impl Stealing {
+    /// The settings as they count for tasks that are bound this way. Numbers of queued tasks mean something where tasks are
+    /// pushed into queues; where they are bound late, only what cannot begin soon waits at a worker, and whatever a thief
+    /// would be done with sooner may go.
+    #[must_use]
+    pub fn under(&self, bind: Bind) -> Stealing {
+        match bind {
+            Bind::Push => self.clone(),
+            Bind::Late => Stealing { min_local_queue: 0, min_victim_queue: 1, ..self.clone() },
         }
     }
 }
@@ -293,10 +307,12 @@ pub enum VictimStrategy {
 #[serde(rename_all = "snake_case")]
 pub enum Take {
     /// One task.
-    #[default]
     One,
     /// Half of the victim's backlog, by expected time.
     Half,
+    /// What the thief can begin at once, more where the way there and back takes long, and at most half.
+    #[default]
+    Enough,
 }
 
 /// How tasks are bound to workers, ordered and placed.

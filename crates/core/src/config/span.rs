@@ -17,12 +17,14 @@ const POSITIVE: &str = r"^[ \t]*(0*[1-9][0-9]*(\.[0-9]+)?|0+\.0*[1-9][0-9]*)[ \t
 const MOST: f64 = u64::MAX as f64 / 1e9;
 
 /// The schema of a span. Numbers are seconds, so a bound such as `exclusiveMinimum` speaks of seconds too.
-pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+#[must_use]
+pub fn schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": ["string", "number"], "pattern": PATTERN, "minimum": 0, "maximum": MOST })
 }
 
 /// The schema of a span that is not 0.
-pub(super) fn positive_schema(_: &mut SchemaGenerator) -> Schema {
+#[must_use]
+pub fn positive_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": ["string", "number"], "pattern": POSITIVE, "exclusiveMinimum": 0, "maximum": MOST })
 }
 
@@ -30,7 +32,7 @@ pub(super) fn positive_schema(_: &mut SchemaGenerator) -> Schema {
 ///
 /// # Errors
 /// Says what was expected when `text` is not a non-negative number with one of the known units.
-pub(crate) fn parse(text: &str) -> Result<Span, String> {
+pub fn parse(text: &str) -> Result<Span, String> {
     let trimmed = text.trim_matches([' ', '\t']);
     let split = trimmed.find(|c: char| c.is_alphabetic()).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(split);
@@ -73,11 +75,19 @@ fn decimal(text: &str, unit: u128) -> Option<u128> {
     Some(total.saturating_add(part * unit / scale))
 }
 
-pub(crate) fn serialize<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes a span as people read it.
+///
+/// # Errors
+/// Whatever the serializer finds.
+pub fn serialize<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(span)
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+/// Reads a span from text, or from a number of seconds.
+///
+/// # Errors
+/// Says what was expected.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
     struct Visitor;
     impl de::Visitor<'_> for Visitor {
         type Value = Span;

@@ -9,7 +9,7 @@ use super::{Flags, Scheduler, Slab, Worker};
 use crate::action::{Action, Refusal};
 use crate::config::{RebalanceBy, Take};
 use crate::ids::WorkerId;
-use crate::steal::{self, Choice, Haul, Kept, Loot, Peer, Peers, StealOutcome};
+use crate::steal::{self, Choice, Haul, Kept, Loot, NEAR, Peer, Peers, StealOutcome};
 use crate::task::{Cause, Status};
 use crate::time::Span;
 use crate::worker::WorkerState;
@@ -118,7 +118,7 @@ impl Scheduler {
             };
             let stealing = &self.config.stealing;
             let source = &self.workers[victim.worker.slot];
-            let haul = steal::haul(stealing.take, victim.depth, source.queued_work, stealing.min_local_queue);
+            let haul = steal::haul(stealing.take, victim.depth, source.queued_work, stealing.min_local_queue, NEAR);
             let taken = self.pick_loot(victim.worker.slot, thief, haul, Some(rule), &mut { steal::QUEUE_LOOKS });
             let outcome = if taken.is_empty() { StealOutcome::Rejection } else { StealOutcome::Success };
             self.count_steal(thief, Some(victim.worker), outcome, taken.len() as u32, actions);
@@ -252,7 +252,7 @@ impl Scheduler {
         let idle = self.by_depth.iter().take_while(|entry| entry.0 < thresholds.idle_threshold);
         let idle: SmallVec<[u32; 8]> = idle.take(LOOKS).map(|entry| entry.1).collect();
         let by_backlog = thresholds.rebalance_by == RebalanceBy::Backlog;
-        let one = steal::haul(Take::One, u32::MAX, Span::MAX, 0);
+        let one = steal::haul(Take::One, u32::MAX, Span::MAX, 0, NEAR);
         for &from in &busy {
             let noted = looks.iter().position(|entry| entry.0 == from).unwrap_or_else(|| {
                 looks.push((from, steal::CYCLE_LOOKS));

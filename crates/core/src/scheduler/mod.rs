@@ -181,6 +181,7 @@ impl Scheduler {
     pub fn new(config: &Config) -> Result<Scheduler, PolicyError> {
         let scheduling = &config.scheduling;
         let thresholds = &config.load_balancing.thresholds;
+        let stealing = config.stealing.under(scheduling.bind);
         let common = Job {
             generation: 0,
             open: 0,
@@ -216,7 +217,7 @@ impl Scheduler {
             estimator: Box::new(Tracker::new(scheduling.default_estimate)),
             loaded: Vec::new(),
             by_depth: BTreeSet::new(),
-            chooser: VictimChooser::new(&config.stealing, thresholds.busy_threshold),
+            chooser: VictimChooser::new(&stealing, thresholds.busy_threshold),
             guard: Guard::new(config),
             aging: [AgeList { oldest: NONE, newest: NONE }; LEVELS],
             aging_at: None,
@@ -246,7 +247,7 @@ impl Scheduler {
             sequence: 0,
             turn: 0,
             alphas: SmallVec::new(),
-            config: config.clone(),
+            config: Config { stealing, ..config.clone() },
         };
         let default = policy::create(&config.scheduling.policy, config)?;
         scheduler.set_placement(None, default);

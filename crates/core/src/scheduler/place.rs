@@ -186,14 +186,16 @@ impl Scheduler {
             self.offer_to_pinned(slot, news, actions);
             return;
         }
-        let bound_late = self.tasks.at(slot).waits_centrally();
-        if self.push_bound() && !bound_late {
-            let candidates = self.candidates(slot, Wanted::Queue);
-            if let Some(worker) = self.decide(slot, &candidates, true) {
-                self.put_at_worker(slot, worker);
-                self.tell_queued(slot, news, actions);
-                self.hand_over(slot, actions);
-                self.serve(worker, actions);
+        if !self.tasks.at(slot).waits_centrally() {
+            let pushed = self.seeded_at(slot).or_else(|| {
+                if !self.push_bound() {
+                    return None;
+                }
+                let candidates = self.candidates(slot, Wanted::Queue);
+                self.decide(slot, &candidates, true)
+            });
+            if let Some(worker) = pushed {
+                self.push_to(slot, worker, news, actions);
                 return;
             }
         }
@@ -221,6 +223,25 @@ impl Scheduler {
         self.tell_queued(slot, news, actions);
     }
 
+    /// A task goes to a worker's own queue, whoever decided that.
+    fn push_to(&mut self, slot: u32, worker: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
+        self.put_at_worker(slot, worker);
+        self.tell_queued(slot, news, actions);
+        self.hand_over(slot, actions);
+        self.serve(worker, actions);
+    }
+
+    /// The worker whose queue a task that was never handed out goes to by its submitter's wish, if it gets work and can
+    /// run it.
+    fn seeded_at(&self, slot: u32) -> Option<u32> {
+        let task = self.tasks.at(slot);
+        let home = self.tasks.extra(slot).and_then(|extra| extra.seeded).filter(|_| task.attempt == 0)?;
+        let at = self.worker_slot(home).ok()?;
+        let worker = &self.workers[at];
+        let able = || self.classes[worker.class].can_ever(&self.signatures[task.signature]).is_ok();
+        (worker.state == WorkerState::Up && able()).then_some(at)
+    }
+
     /// The policy refused everybody who waits for a task. Whoever asks gets the first it can run, whatever the policy says
     /// of it; so does who has asked and waits. Otherwise both would wait for each other.
     fn as_if_asked(&mut self, slot: u32, candidates: &[u32]) -> Option<u32> {
@@ -241,10 +262,7 @@ impl Scheduler {
     /// chance.
     fn offer_to_pinned(&mut self, slot: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
         if let Some(worker) = self.home_of(slot) {
-            self.put_at_worker(slot, worker);
-            self.tell_queued(slot, news, actions);
-            self.hand_over(slot, actions);
-            self.serve(worker, actions);
+            self.push_to(slot, worker, news, actions);
             return;
         }
         self.tell_queued(slot, news, actions);

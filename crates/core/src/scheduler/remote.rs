@@ -210,6 +210,15 @@ impl Scheduler {
         self.worker_slot(worker).is_ok_and(|at| self.workers[at].credit > 0)
     }
 
+    /// Whether a worker has more than it can run at once.
+    #[must_use]
+    pub fn has_waiting_tasks(&self, worker: WorkerId) -> bool {
+        self.worker_slot(worker).is_ok_and(|at| {
+            let worker = &self.workers[at];
+            worker.queue.len() as u32 + worker.used_slots() > worker.slots
+        })
+    }
+
     /// Some workers with something queued: the busiest, and some drawn with `draw` (a number below the one it is given).
     pub fn sample_loaded(&self, most: usize, mut draw: impl FnMut(usize) -> usize) -> Vec<PeerDigest> {
         let digest = |slot: u32| {

@@ -8,6 +8,7 @@ use crate::explain::Decision;
 use crate::ids::{NONE, ResourceId, WorkerId};
 use crate::steal::QUEUE_LOOKS;
 use crate::time::{Span, Time};
+use crate::tracker::expected_end;
 use crate::worker::WorkerState;
 
 /// Tasks that one search looks at for something short enough to run before a wide task that waits.
@@ -229,10 +230,10 @@ impl Scheduler {
         for &running in &worker.running {
             let task = self.tasks.at(running);
             let devices = self.tasks.extra(running).map_or(&[][..], |extra| &extra.devices);
-            ends.push((self.expected_end(task.since, task.planned), task.signature, devices));
+            ends.push((expected_end(self.now, task.since, task.planned), task.signature, devices));
         }
         for ghost in worker.ghosts() {
-            ends.push((self.expected_end(ghost.since, ghost.planned), ghost.signature, &ghost.devices));
+            ends.push((expected_end(self.now, ghost.since, ghost.planned), ghost.signature, &ghost.devices));
         }
         ends.sort_by_key(|end| end.0);
         let (mut reserved, mut devices) = (worker.reserved.clone(), worker.devices.clone());
@@ -248,13 +249,6 @@ impl Scheduler {
             }
         }
         self.now
-    }
-
-    /// When an attempt should end that began then and was planned with that much time. One that has run longer than
-    /// planned is expected to need as long again as it has run.
-    fn expected_end(&self, since: Time, planned: Span) -> Time {
-        let end = since + planned;
-        if end > self.now { end } else { self.now + self.now.since(since) }
     }
 
     /// The moment has come that a worker is kept free for. If its task does not fit yet, something runs longer than was

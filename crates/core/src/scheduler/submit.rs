@@ -133,8 +133,8 @@ impl Scheduler {
                 "an array cannot depend on other tasks; submit it when they have ended, or submit a graph".to_owned(),
             ));
         }
-        if template.pin.is_some() || template.job.is_some() {
-            return Err(Refusal::Invalid("an array can neither be pinned to a worker nor join a job".to_owned()));
+        if template.pin.is_some() || template.seeded.is_some() || template.job.is_some() {
+            return Err(Refusal::Invalid("an array can neither be sent to a worker nor join a job".to_owned()));
         }
         let hopeless = self.check_deadline(template, 0, Span::ZERO)?;
         let job = self.new_job(1.0);
@@ -495,6 +495,7 @@ fn extra_of(spec: &TaskSpec) -> Option<Extra> {
     let retry: Option<RetryTerms> = spec.retry;
     let plain = spec.affinity.is_empty()
         && spec.pin.is_none()
+        && spec.seeded.is_none()
         && spec.parent.is_none()
         && spec.timeout.is_none()
         && retry.is_none()
@@ -502,6 +503,7 @@ fn extra_of(spec: &TaskSpec) -> Option<Extra> {
     (!plain).then(|| Extra {
         affinity: spec.affinity.clone(),
         pin: spec.pin,
+        seeded: spec.seeded,
         spawned_by: spec.parent,
         timeout: spec.timeout,
         retry,

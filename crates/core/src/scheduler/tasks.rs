@@ -213,6 +213,7 @@ pub(crate) struct Extra {
     pub(crate) parents: SmallVec<[TaskId; 2]>,
     pub(crate) affinity: SmallVec<[(AffinityId, Span); 1]>,
     pub(crate) pin: Option<WorkerId>,
+    pub(crate) seeded: Option<WorkerId>,
     pub(crate) spawned_by: Option<TaskId>,
     pub(crate) timeout: Option<Span>,
     pub(crate) retry: Option<RetryTerms>,

@@ -82,6 +82,25 @@ impl PeerStats {
         Span(self.latency_total.0.checked_div(self.timed).unwrap_or(0))
     }
 
+    /// Adds what somebody else counted.
+    pub fn add(&mut self, other: &PeerStats) {
+        if other.timed > 0 {
+            let shortest = if self.timed == 0 { other.latency_min } else { self.latency_min.min(other.latency_min) };
+            self.latency_min = shortest;
+            self.latency_max = self.latency_max.max(other.latency_max);
+        }
+        self.attempts += other.attempts;
+        self.successes += other.successes;
+        self.timeouts += other.timeouts;
+        self.network_errors += other.network_errors;
+        self.rejections += other.rejections;
+        self.timed += other.timed;
+        self.latency_total += other.latency_total;
+        for (count, more) in self.histogram.iter_mut().zip(other.histogram) {
+            *count += more;
+        }
+    }
+
     fn record(&mut self, latency: Option<Span>, outcome: StealOutcome) {
         self.attempts += 1;
         match outcome {

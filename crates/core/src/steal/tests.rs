@@ -118,9 +118,9 @@ fn guards_keep_what_must_not_or_should_not_move() {
 
 #[test]
 fn one_takes_one_and_half_takes_half_of_the_time_but_leaves_the_local_minimum() {
-    assert_eq!(haul(Take::One, 9, Span::from_secs(9), 2).tasks, 1);
-    assert_eq!(haul(Take::One, 2, Span::from_secs(9), 2).tasks, 0);
-    let half = haul(Take::Half, 6, Span::from_secs(6), 2);
+    assert_eq!(haul(Take::One, 9, Span::from_secs(9), 2, NEAR).tasks, 1);
+    assert_eq!(haul(Take::One, 2, Span::from_secs(9), 2, NEAR).tasks, 0);
+    let half = haul(Take::Half, 6, Span::from_secs(6), 2, NEAR);
     let mut taken = Vec::new();
     let queue = (0..6).map(|task| (task, Span::from_secs(1)));
     assert_eq!(pick(queue, half, |_| Ok(()), &mut taken), None);
@@ -136,7 +136,7 @@ fn refused_tasks_are_passed_over_and_named() {
     let mut taken = Vec::new();
     let queue = (0..6).map(|task| (task, Span::from_secs(1)));
     let check = |task| if task < 2 { Err(Kept::Protected) } else { Ok(()) };
-    let kept = pick(queue, haul(Take::One, 6, Span::from_secs(6), 2), check, &mut taken);
+    let kept = pick(queue, haul(Take::One, 6, Span::from_secs(6), 2, NEAR), check, &mut taken);
     assert_eq!((taken.as_slice(), kept), (&[2][..], Some(Kept::Protected)));
 }
 

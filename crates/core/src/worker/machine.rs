@@ -18,9 +18,10 @@ use crate::ids::{TaskId, WorkerId};
 use crate::map::Map;
 use crate::resources::Vector;
 use crate::rng::Rng;
-use crate::steal::{self, Choice, Guard, Loot, StealOutcome, StealTelemetry, VictimChooser};
+use crate::steal::{self, Choice, Guard, Hunger, Loot, StealOutcome, StealTelemetry, VictimChooser};
 use crate::task::Cause;
 use crate::time::{Span, Time};
+use crate::tracker::expected_end;
 use crate::wire::{Beat, Message, Order, Party, Reason, fingerprint};
 
 /// Attempts remembered after they are gone, so that a message that comes twice does nothing twice.
@@ -107,6 +108,16 @@ fn queue_key(order: &Order) -> QueueKey {
     (u8::MAX - order.level, (order.deadline.0, order.rank, order.sequence), order.held.task)
 }
 
+/// A thief that asks.
+struct Asking {
+    peer: WorkerId,
+    request: u64,
+    can: CapabilityBits,
+    resources: Vector,
+    speed: f64,
+    free: u32,
+}
+
 #[derive(Clone, Debug)]
 enum Thief {
     /// Has work, or waits for the coordinator.
@@ -163,7 +174,7 @@ pub struct WorkerMachine {
     failures: u32,
     requests: u64,
     telemetry: StealTelemetry,
-    /// When the coordinator was last heard.
+    /// When the latest was sent that the coordinator says it has heard.
     heard: Time,
     fenced: bool,
     hello_at: Option<Time>,
@@ -181,10 +192,11 @@ impl WorkerMachine {
     #[must_use]
     pub fn new(config: &Config, spec: WorkerSpec, seed: u64) -> WorkerMachine {
         let capacity = spec.capacity();
+        let stealing = config.stealing.under(config.scheduling.bind);
         WorkerMachine {
-            stealing: config.stealing.clone(),
             guard: Guard::new(config),
-            chooser: VictimChooser::new(&config.stealing, config.load_balancing.thresholds.busy_threshold),
+            chooser: VictimChooser::new(&stealing, config.load_balancing.thresholds.busy_threshold),
+            stealing,
             recent_first: config.load_balancing.work_stealing.prefer_recent_tasks,
             steals: config.load_balancing.strategy.pulls(),
             late: config.scheduling.bind == Bind::Late,
@@ -253,7 +265,7 @@ impl WorkerMachine {
     pub fn next_timer(&self) -> Option<Time> {
         let steal = match self.thief {
             Thief::Content => None,
-            Thief::Asked { sent, .. } => Some(sent + self.stealing.steal_timeout),
+            Thief::Asked { sent, .. } => Some(sent + self.patience()),
             Thief::Pause { until } => Some(until),
         };
         let fence = (!self.fenced && self.id.is_some()).then(|| self.fence_at());
@@ -304,6 +316,11 @@ impl WorkerMachine {
         self.heard + Span(self.lease.0 / 4 * 3)
     }
 
+    /// How long to wait for a peer's answer.
+    fn patience(&self) -> Span {
+        steal::patience(self.stealing.steal_timeout, Span::from_secs_f64(self.round_trip_s))
+    }
+
     fn beat_every(&self) -> Span {
         Span(self.lease.0 / 4)
     }
@@ -329,8 +346,9 @@ impl WorkerMachine {
             && at <= self.now
         {
             self.offers.remove(&(at, task));
+            let patience = self.patience();
             if let Some((held, thief, due)) = self.offered.get_mut(&task) {
-                *due = self.now + self.stealing.steal_timeout;
+                *due = self.now + patience;
                 let again = (*due, task);
                 let message = Message::Whose { held: *held, thief: *thief };
                 self.offers.insert(again);
@@ -338,7 +356,7 @@ impl WorkerMachine {
             }
         }
         match self.thief {
-            Thief::Asked { victim, sent, .. } if sent + self.stealing.steal_timeout <= self.now => {
+            Thief::Asked { victim, sent, .. } if sent + self.patience() <= self.now => {
                 self.peers.forget(victim);
                 self.steal_ended(Some(victim), None, StealOutcome::Timeout, out);
             }
@@ -355,16 +373,32 @@ impl WorkerMachine {
     fn greet(&mut self, out: &mut Vec<Output>) {
         self.hello_at = Some(self.now + self.beat_every());
         let holds = self.holds().collect();
-        self.send(Message::Hello { spec: self.spec.clone(), known: self.id, holds }, out);
+        self.send(Message::Hello { spec: self.spec.clone(), known: self.id, holds, sent: self.now }, out);
+    }
+
+    /// Joined anew: what it had under its old name has been given to others. What runs goes on until it is told to stop.
+    fn drop_what_waits(&mut self) {
+        let queued = self.queue.iter().map(|key| key.2);
+        let waiting: Vec<TaskId> = queued.chain(self.offered.keys().copied()).collect();
+        for task in waiting {
+            self.let_go(task);
+        }
+    }
+
+    /// The coordinator has heard what was sent then. Only that shows how long it believes this worker alive: whatever else
+    /// comes may have been on its way for long.
+    fn acknowledged(&mut self, sent: Time) {
+        self.heard = self.heard.max(sent);
+        self.fenced = self.fence_at() <= self.now;
     }
 
     fn told(&mut self, message: Message, out: &mut Vec<Output>) {
-        self.heard = self.now;
-        self.fenced = false;
         match message {
-            Message::Welcome { worker, .. } => {
+            Message::Welcome { worker, sent, .. } => {
+                self.acknowledged(sent);
                 if self.id != Some(worker) {
                     self.seen = 0;
+                    self.drop_what_waits();
                 }
                 self.id = Some(worker);
                 self.asked = 0;
@@ -372,8 +406,12 @@ impl WorkerMachine {
                 self.beat(out);
             }
             Message::Heard { sent, nothing } => {
+                self.acknowledged(sent);
                 let took = self.now.since(sent).as_secs_f64();
-                self.round_trip_s += NEWEST * (took - self.round_trip_s);
+                self.round_trip_s = match self.round_trip_s {
+                    0.0 => took,
+                    known => known + NEWEST * (took - known),
+                };
                 self.nothing_central = nothing;
             }
             Message::Nothing => self.nothing_central = true,
@@ -465,7 +503,7 @@ impl WorkerMachine {
     /// How many more tasks it would take now: what free slots need, and ahead of need what they will finish while an
     /// answer is on its way.
     fn wants(&self) -> u32 {
-        if self.draining || self.fenced || self.id.is_none() {
+        if self.draining || self.id.is_none() {
             return 0;
         }
         let have = (self.running.len() + self.queue.len()) as u32;
@@ -674,9 +712,9 @@ impl WorkerMachine {
 
     fn hear_peer(&mut self, peer: WorkerId, message: Message, out: &mut Vec<Output>) {
         match message {
-            Message::Ask { request, capabilities, resources, speed } => {
-                let bits = CapabilityBits::new(&capabilities);
-                self.asked_by(peer, request, &bits, &resources, speed, out);
+            Message::Ask { request, capabilities, resources, speed, free } => {
+                let thief = Asking { peer, request, can: CapabilityBits::new(&capabilities), resources, speed, free };
+                self.asked_by(&thief, out);
             }
             Message::Offer { request, orders } => self.offered_by(peer, request, orders, out),
             Message::Refuse { request, depth, .. } => {
@@ -699,17 +737,12 @@ impl WorkerMachine {
         }
     }
 
-    fn asked_by(
-        &mut self,
-        thief: WorkerId,
-        request: u64,
-        bits: &CapabilityBits,
-        resources: &Vector,
-        speed: f64,
-        out: &mut Vec<Output>,
-    ) {
-        let to = Party::Worker(thief);
-        let haul = steal::haul(self.stealing.take, self.depth(), self.queued_work, self.stealing.min_local_queue);
+    fn asked_by(&mut self, thief: &Asking, out: &mut Vec<Output>) {
+        let (to, request) = (Party::Worker(thief.peer), thief.request);
+        let round_trip = Span::from_secs_f64(self.round_trip_s);
+        let hunger = Hunger { tasks: thief.free.max(1), round_trip };
+        let Stealing { take, min_local_queue, .. } = self.stealing;
+        let haul = steal::haul(take, self.depth(), self.queued_work, min_local_queue, hunger);
         if haul.tasks == 0 || self.id.is_none() {
             let reason = if self.id.is_none() { Reason::Closed } else { Reason::TooLittle };
             out.push(Output::Send { to, message: Message::Refuse { request, reason, depth: self.depth() } });
@@ -719,14 +752,14 @@ impl WorkerMachine {
         let check = |task: TaskId| {
             let Some(entry) = self.held.get(&task) else { return Err(steal::Kept::Bound) };
             let order = &entry.order;
-            let able = order.requires.ids().iter().all(|id| bits.has(*id))
-                && order.demand.amounts().iter().all(|&(resource, needs)| needs <= resources.get(resource));
+            let able = order.requires.ids().iter().all(|id| thief.can.has(*id))
+                && order.demand.amounts().iter().all(|&(resource, needs)| needs <= thief.resources.get(resource));
             let loot = Loot {
                 priority: order.priority,
                 bound: order.bound,
                 thief_can_run: able,
-                transfer: Span::from_secs_f64(self.round_trip_s),
-                duration_at_thief: order.expected.mul_f64(1.0 / speed.max(f64::MIN_POSITIVE)),
+                transfer: round_trip,
+                duration_at_thief: order.expected.mul_f64(1.0 / thief.speed.max(f64::MIN_POSITIVE)),
             };
             self.guard.check(&loot, backlog)
         };
@@ -743,7 +776,7 @@ impl WorkerMachine {
             out.push(Output::Send { to, message });
             return;
         }
-        let due = self.now + self.stealing.steal_timeout;
+        let due = self.now + self.patience();
         let mut orders = Vec::with_capacity(taken.len());
         for task in taken {
             let Some(entry) = self.held.get_mut(&task) else { continue };
@@ -752,7 +785,7 @@ impl WorkerMachine {
             entry.place = Place::Offered;
             let mut order = (*entry.order).clone();
             order.held.hop += 1;
-            self.offered.insert(task, (order.held, thief, due));
+            self.offered.insert(task, (order.held, thief.peer, due));
             self.offers.insert((due, task));
             orders.push(order);
         }
@@ -764,7 +797,7 @@ impl WorkerMachine {
             .running
             .iter()
             .filter_map(|task| self.held.get(task))
-            .map(|entry| (entry.since + entry.order.expected).since(self.now).0)
+            .map(|entry| expected_end(self.now, entry.since, entry.order.expected).since(self.now).0)
             .sum();
         Span((self.queued_work.0 + running) / u64::from(self.spec.slots.max(1)))
     }
@@ -839,10 +872,16 @@ impl WorkerMachine {
         self.tried.clear();
     }
 
+    /// Whether what it runs should be done before an answer to a question asked now has come.
+    fn is_done_soon(&self) -> bool {
+        let share = self.running.len() as f64 / f64::from(self.spec.slots.max(1));
+        self.duration_s.is_some_and(|duration| duration * share <= self.round_trip_s)
+    }
+
     /// Looks for work with its peers if it has too little and the coordinator has none.
     fn consider_stealing(&mut self, out: &mut Vec<Output>) {
         let Some(own) = self.id else { return };
-        let hungry = self.running.len() < self.spec.slots as usize
+        let hungry = (self.running.len() < self.spec.slots as usize || self.is_done_soon())
             && f64::from(self.depth()) < self.stealing.steal_threshold * f64::from(self.spec.slots);
         let coordinator_first = self.late && !self.nothing_central;
         if !self.steals || !hungry || self.draining || self.fenced || coordinator_first {
@@ -861,6 +900,7 @@ impl WorkerMachine {
                     capabilities: self.spec.capabilities.clone(),
                     resources: self.capacity.clone(),
                     speed: self.spec.speed,
+                    free: self.spec.slots.saturating_sub(self.running.len() as u32),
                 };
                 out.push(Output::Send { to: Party::Worker(victim.worker), message });
             }

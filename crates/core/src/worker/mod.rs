@@ -3,6 +3,8 @@
 mod machine;
 mod recent;
 mod registry;
+#[cfg(test)]
+mod tests;
 
 pub use machine::{Input, Output, WorkerMachine};
 

@@ -250,7 +250,9 @@ impl World {
                     return;
                 }
                 let input = match *message {
-                    Message::Hello { spec, known, holds } => coordinator::Input::Hello { spec, known, holds },
+                    Message::Hello { spec, known, holds, sent } => {
+                        coordinator::Input::Hello { spec, known, holds, sent }
+                    }
                     message => match from {
                         Some(from) => coordinator::Input::Message { from, message },
                         None => return,

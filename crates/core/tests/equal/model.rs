@@ -322,11 +322,14 @@ pub(crate) const COMMON: JobId = JobId::from_bits(0);
 impl Model {
     pub(crate) fn new(config: &Config, portion: usize) -> Model {
         let mut model = Model {
-            config: config.clone(),
+            config: Config { stealing: config.stealing.under(config.scheduling.bind), ..config.clone() },
             now: Time::ZERO,
             policy: policy::create(&config.scheduling.policy, config).expect("the policy exists"),
             tracker: Tracker::new(config.scheduling.default_estimate),
-            chooser: VictimChooser::new(&config.stealing, config.load_balancing.thresholds.busy_threshold),
+            chooser: VictimChooser::new(
+                &config.stealing.under(config.scheduling.bind),
+                config.load_balancing.thresholds.busy_threshold,
+            ),
             guard: Guard::new(config),
             workers: Vec::new(),
             tasks: Vec::new(),

@@ -493,8 +493,13 @@ impl Model {
         for _ in 0..self.config.stealing.max_retries.max(1) {
             let Some(victim) = self.victim(thief, &tried) else { break };
             let stealing = &self.config.stealing;
-            let haul =
-                steal::haul(stealing.take, self.depth(victim), self.queued_work(victim), stealing.min_local_queue);
+            let haul = steal::haul(
+                stealing.take,
+                self.depth(victim),
+                self.queued_work(victim),
+                stealing.min_local_queue,
+                steal::NEAR,
+            );
             let taken = self.loot(victim, thief, haul, &mut { steal::QUEUE_LOOKS });
             self.count_steal(thief, Some(victim), taken.len() as u32);
             if !taken.is_empty() {
@@ -593,7 +598,7 @@ impl Model {
         let by_depth = self.by_depth();
         let busy = by_depth.iter().rev().filter(|entry| entry.0 > thresholds.busy_threshold).take(64);
         let idle = by_depth.iter().filter(|entry| entry.0 < thresholds.idle_threshold).take(64);
-        let one = Haul { tasks: 1, backlog: Span::MAX };
+        let one = Haul { tasks: 1, backlog: Span::MAX, at_least: 1 };
         for &(_, from) in busy {
             if !looks.iter().any(|entry| entry.0 == from) {
                 looks.push((from, steal::CYCLE_LOOKS));

@@ -1,0 +1,357 @@
+//! `filch sim`: whole clusters in virtual time. Arguments and output only; the worlds are those of `filch-sim`.
+
+mod chart;
+mod source;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use comfy_table::Table;
+use filch_core::Time;
+use filch_sim::fuzz::{self, Verdict};
+use filch_sim::{Outcome, World};
+use serde_json::json;
+
+use crate::output;
+use source::{Source, SourceArgs};
+
+/// Simulate clusters with the very code that runs them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  filch sim list                                        the scenarios there are
+  filch sim run hot-spot                                run one of them
+  filch sim run scaling --workers 1000 --json           the figures, for programs
+  filch sim run my-scenario.yaml --seed 7 --log         a scenario of your own, event by event
+  filch sim compare quality --victims random,power_of_two --seeds 10
+  filch sim sweep hot-spot --vary network.latency=1ms..100ms
+  filch sim fuzz --seeds 1000                           random clusters, work and faults; every invariant checked")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(RunArgs),
+    Compare(CompareArgs),
+    Sweep(SweepArgs),
+    Fuzz(FuzzArgs),
+    List(ListArgs),
+}
+
+/// Play one scenario, and say how it went.
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Print what happens, line by line.
+    #[arg(long, conflicts_with = "json")]
+    log: bool,
+}
+
+/// Play the same scenarios under several policies or victim strategies, over several seeds.
+#[derive(Debug, clap::Args)]
+struct CompareArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Placement policies to compare.
+    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
+    policies: Vec<String>,
+    /// Victim strategies to compare.
+    #[arg(long, value_delimiter = ',', value_name = "A,B,…")]
+    victims: Vec<String>,
+    /// How many seeds each is played with.
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    seeds: u64,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Play a scenario with different values of one setting.
+#[derive(Debug, clap::Args)]
+struct SweepArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// What varies, and its values: `network.latency=1ms..100ms` or `workload.sigma=0.5,1,2`.
+    #[arg(long, value_name = "PATH=VALUES", required = true)]
+    vary: String,
+    /// Values between the ends of a range, both included.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    steps: u32,
+    /// How many seeds each is played with.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    seeds: u64,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Play random clusters, workloads and faults, and check every invariant after every event.
+#[derive(Debug, clap::Args)]
+struct FuzzArgs {
+    /// How many seeds.
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Stop after so many minutes.
+    #[arg(long, value_name = "M")]
+    minutes: Option<f64>,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// List the scenarios that come with filch.
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    /// Print an array of {name, about, workers} instead.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::Run(args) => play(args),
+        Command::Compare(args) => compare(args),
+        Command::Sweep(args) => sweep(args),
+        Command::Fuzz(args) => run_fuzz(args),
+        Command::List(args) => list(args),
+    }
+}
+
+/// Plays one world to its end.
+fn play_world(source: &Source, seed: u64, keep_marks: bool) -> anyhow::Result<(World, Outcome)> {
+    let (mut setting, workload) = source.make(seed);
+    setting.keep_marks = keep_marks;
+    let start = Instant::now();
+    let mut world = World::new(setting, workload).context("this policy cannot be made")?;
+    world.run(Time::NEVER).map_err(|broken| anyhow::anyhow!("an invariant was broken {broken}"))?;
+    let outcome = Outcome::of(&world, start.elapsed().as_secs_f64());
+    Ok((world, outcome))
+}
+
+fn play(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let source = match args.source.read()? {
+        Ok(source) => source,
+        Err(status) => return Ok(status),
+    };
+    let (world, outcome) = play_world(&source, args.seed, args.log)?;
+    if args.log {
+        output::print(&filch_sim::log::text(&world))?;
+    }
+    if args.json {
+        output::print(&format!("{:#}\n", json!(outcome)))?;
+    } else {
+        output::print(&chart::summary(&outcome, &world))?;
+    }
+    let all_well = outcome.tasks.lost == 0;
+    Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The figures of several seeds.
+struct Row {
+    name: String,
+    outcomes: Vec<Outcome>,
+}
+
+impl Row {
+    fn play(name: String, source: &Source, seeds: u64) -> anyhow::Result<Row> {
+        let played = (1..=seeds).map(|seed| play_world(source, seed, false).map(|(_, outcome)| outcome));
+        Ok(Row { name, outcomes: played.collect::<anyhow::Result<_>>()? })
+    }
+
+    fn median(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.outcomes.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
+        self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
+    }
+
+    /// Half the width of the interval that holds the true mean with 95%, by Student's distribution.
+    fn uncertainty(&self, of: impl Fn(&Outcome) -> f64 + Copy) -> f64 {
+        let count = self.outcomes.len() as f64;
+        if count < 2.0 {
+            return 0.0;
+        }
+        let mean = self.mean(of);
+        let spread = self.outcomes.iter().map(|outcome| (of(outcome) - mean) * (of(outcome) - mean)).sum::<f64>();
+        // 1.96 for many, more for few.
+        let factor = 1.96 + 2.4 / (count - 1.0) + 7.0 / ((count - 1.0) * (count - 1.0) * (count - 1.0));
+        factor * (spread / (count - 1.0) / count).sqrt()
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let ratio = |outcome: &Outcome| ratio(outcome);
+        json!({
+            "name": self.name,
+            "seeds": self.outcomes.len(),
+            "makespan_s": self.median(|outcome| outcome.makespan_s),
+            "ratio": self.mean(ratio),
+            "ratio_uncertainty": self.uncertainty(ratio),
+            "efficiency": self.mean(|outcome| outcome.efficiency),
+            "wait_p95_s": self.median(|outcome| outcome.wait_s.p95),
+            "steal_success": self.mean(steal_success),
+            "messages_per_task": self.mean(messages_per_task),
+            "lost": self.outcomes.iter().map(|outcome| outcome.tasks.lost).sum::<u64>(),
+        })
+    }
+}
+
+fn ratio(outcome: &Outcome) -> f64 {
+    if outcome.lower_bound_s > 0.0 { outcome.makespan_s / outcome.lower_bound_s } else { 1.0 }
+}
+
+fn steal_success(outcome: &Outcome) -> f64 {
+    outcome.steals.successes as f64 / outcome.steals.attempts.max(1) as f64
+}
+
+fn messages_per_task(outcome: &Outcome) -> f64 {
+    outcome.messages as f64 / outcome.tasks.submitted.max(1) as f64
+}
+
+fn print_rows(what: &str, rows: &[Row], as_json: bool) -> anyhow::Result<ExitCode> {
+    if as_json {
+        let all: Vec<_> = rows.iter().map(Row::to_json).collect();
+        output::print(&format!("{:#}\n", json!(all)))?;
+    } else {
+        let mut table = Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        table.set_header([what, "makespan", "× lower bound", "efficiency", "wait p95", "steals won", "messages/task"]);
+        for row in rows {
+            table.add_row([
+                row.name.clone(),
+                format!("{:.2} s", row.median(|outcome| outcome.makespan_s)),
+                format!("{:.3} ± {:.3}", row.mean(ratio), row.uncertainty(ratio)),
+                format!("{:.1}%", 100.0 * row.mean(|outcome| outcome.efficiency)),
+                format!("{:.2} s", row.median(|outcome| outcome.wait_s.p95)),
+                format!("{:.0}%", 100.0 * row.mean(steal_success)),
+                format!("{:.1}", row.mean(messages_per_task)),
+            ]);
+        }
+        let seeds = rows.first().map_or(0, |row| row.outcomes.len());
+        output::print(&format!("{table}\n\nmedians of {seeds} seeds; ratio and its 95% interval from their mean\n"))?;
+    }
+    let lost = rows.iter().flat_map(|row| &row.outcomes).any(|outcome| outcome.tasks.lost > 0);
+    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn compare(args: &CompareArgs) -> anyhow::Result<ExitCode> {
+    let mut rows = Vec::new();
+    let choices: Vec<(Option<&String>, Option<&String>)> = match (args.policies.as_slice(), args.victims.as_slice()) {
+        ([], []) => vec![(None, None)],
+        (policies, []) => policies.iter().map(|policy| (Some(policy), None)).collect(),
+        ([], victims) => victims.iter().map(|victim| (None, Some(victim))).collect(),
+        (policies, victims) => {
+            policies.iter().flat_map(|policy| victims.iter().map(move |victim| (Some(policy), Some(victim)))).collect()
+        }
+    };
+    for (policy, victim) in choices {
+        let mut chosen = args.source.clone();
+        chosen.policy = policy.cloned().or(chosen.policy);
+        chosen.victim = victim.cloned().or(chosen.victim);
+        let source = match chosen.read()? {
+            Ok(source) => source,
+            Err(status) => return Ok(status),
+        };
+        let name = [policy, victim].into_iter().flatten().cloned().collect::<Vec<_>>().join(" · ");
+        let name = if name.is_empty() { source.name().to_owned() } else { name };
+        rows.push(Row::play(name, &source, args.seeds)?);
+    }
+    print_rows("policy", &rows, args.json)
+}
+
+fn sweep(args: &SweepArgs) -> anyhow::Result<ExitCode> {
+    let Some((path, values)) = args.vary.split_once('=') else {
+        output::error("--vary needs a path and values", Some("such as --vary network.latency=1ms..100ms"));
+        return Ok(ExitCode::from(2));
+    };
+    let path = source::full_path(path);
+    let values = match source::values(values, args.steps) {
+        Ok(values) => values,
+        Err(problem) => {
+            output::error(&problem, Some("a range such as 1ms..100ms, or a list such as 1,2,4"));
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let mut rows = Vec::new();
+    for value in values {
+        let mut source = match args.source.read()? {
+            Ok(source) => source,
+            Err(status) => return Ok(status),
+        };
+        if let Err(problem) = source.set(&path, &value) {
+            output::error(&problem, Some("`filch sim list` shows the scenarios, and docs/simulation.md their keys"));
+            return Ok(ExitCode::from(2));
+        }
+        rows.push(Row::play(value, &source, args.seeds)?);
+    }
+    print_rows(&path, &rows, args.json)
+}
+
+fn run_fuzz(args: &FuzzArgs) -> anyhow::Result<ExitCode> {
+    let start = Instant::now();
+    let enough = |_: &u64| args.minutes.is_none_or(|minutes| start.elapsed().as_secs_f64() < minutes * 60.0);
+    let (mut seeds, mut tasks, mut events, mut deaths) = (0u64, 0u64, 0u64, 0u64);
+    for seed in (args.seed..args.seed.saturating_add(args.seeds)).take_while(enough) {
+        match fuzz::try_seed(seed) {
+            Verdict::Sound { counts } => {
+                seeds += 1;
+                tasks += counts.submitted;
+                events += counts.events;
+                deaths += counts.deaths;
+            }
+            Verdict::Broken { what, smallest } => {
+                let replay = format!("filch sim fuzz --seed {seed} --seeds 1");
+                if args.json {
+                    let report = json!({"seed": seed, "broken": what, "smallest": smallest, "replay": replay});
+                    output::print(&format!("{report:#}\n"))?;
+                } else {
+                    output::error(&format!("seed {seed}: {what}"), Some(&format!("replay it with `{replay}`")));
+                    output::print(&format!("the smallest case found that breaks it:\n{smallest}\n"))?;
+                }
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+    }
+    if args.json {
+        let report = json!({"seeds": seeds, "tasks": tasks, "events": events, "deaths": deaths, "broken": null});
+        output::print(&format!("{report:#}\n"))?;
+    } else {
+        let took = start.elapsed().as_secs_f64();
+        output::print(&format!(
+            "{seeds} seeds hold: {tasks} tasks, {events} events, {deaths} deaths of workers, in {took:.1} s\n"
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+    let all = filch_sim::scenario::BUILTINS.iter().filter_map(|builtin| filch_sim::Scenario::builtin(builtin.name));
+    if args.json {
+        let rows: Vec<_> = all
+            .map(|scenario| json!({"name": scenario.name, "about": scenario.about, "workers": scenario.workers()}))
+            .collect();
+        output::print(&format!("{:#}\n", json!(rows)))?;
+    } else {
+        for scenario in all {
+            output::print(&format!("{:20} {}\n", scenario.name, scenario.about))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,168 @@
+//! Where a simulation comes from: a scenario that comes with filch or a file, with what the command line changes in it.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use filch_core::config::{self, nearest};
+use filch_sim::scenario::BUILTINS;
+use filch_sim::workload::Workload;
+use filch_sim::{Scenario, Setting};
+
+use crate::output;
+
+/// What to simulate.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SourceArgs {
+    /// A scenario (`filch sim list`), or a scenario file.
+    #[arg(value_name = "NAME|FILE.yaml")]
+    what: String,
+    /// Placement policy.
+    #[arg(long, value_name = "P")]
+    pub(crate) policy: Option<String>,
+    /// Whom thieves ask.
+    #[arg(long, value_name = "V")]
+    pub(crate) victim: Option<String>,
+    /// How many workers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    workers: Option<u32>,
+    /// How long a message takes one way, such as 20ms.
+    #[arg(long, value_name = "D")]
+    latency: Option<String>,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    scenario: Scenario,
+}
+
+impl Source {
+    pub(crate) fn name(&self) -> &str {
+        &self.scenario.name
+    }
+
+    pub(crate) fn make(&self, seed: u64) -> (Setting, Workload) {
+        self.scenario.make(seed)
+    }
+
+    pub(crate) fn set(&mut self, path: &str, value: &str) -> Result<(), String> {
+        if path == "workers" {
+            let count = value.parse().map_err(|_| format!("`{value}` is no number of workers"))?;
+            self.scenario.set_workers(count);
+            return Ok(());
+        }
+        self.scenario.set(path, value)
+    }
+}
+
+impl SourceArgs {
+    /// Reads it. The status to exit with if it is wrong, after saying so.
+    pub(crate) fn read(&self) -> anyhow::Result<Result<Source, ExitCode>> {
+        let is_file = self.what.ends_with(".yaml") || self.what.ends_with(".yml") || self.what.contains('/');
+        let mut scenario = if is_file {
+            let bytes = std::fs::read(&self.what).with_context(|| format!("cannot read `{}`", self.what))?;
+            let read = config::decode(&bytes, &self.what).and_then(|text| Scenario::from_yaml(text, &self.what));
+            match read {
+                Ok(scenario) => scenario,
+                Err(errors) => {
+                    output::config_errors(&errors);
+                    return Ok(Err(ExitCode::FAILURE));
+                }
+            }
+        } else {
+            match Scenario::builtin(&self.what) {
+                Some(scenario) => scenario,
+                None => {
+                    let known: Vec<_> = BUILTINS.iter().map(|builtin| builtin.name).collect();
+                    let help = match nearest(&self.what, &known) {
+                        Some(near) => format!("did you mean `{near}`? `filch sim list` shows all"),
+                        None => "`filch sim list` shows them; a file ends with .yaml".to_owned(),
+                    };
+                    output::error(&format!("there is no scenario named `{}`", self.what), Some(&help));
+                    return Ok(Err(ExitCode::from(2)));
+                }
+            }
+        };
+        if let Some(workers) = self.workers {
+            scenario.set_workers(workers);
+        }
+        let word = |option: &Option<String>| option.as_ref().map(|text| text.replace('-', "_"));
+        let settings = [("scheduling", "policy", word(&self.policy)), ("stealing", "strategy", word(&self.victim))];
+        for (section, key, value) in settings {
+            let Some(value) = value else { continue };
+            if let Err(errors) = scenario.override_setting(section, key, &value) {
+                output::config_errors(&errors);
+                return Ok(Err(ExitCode::from(2)));
+            }
+        }
+        let mut source = Source { scenario };
+        if let Some(latency) = &self.latency
+            && let Err(problem) = source.set("network.latency", latency)
+        {
+            output::error(&problem, Some("a duration such as 500us, 20ms or 1s"));
+            return Ok(Err(ExitCode::from(2)));
+        }
+        Ok(Ok(source))
+    }
+}
+
+/// The whole path of a value that has a short name on the command line.
+pub(crate) fn full_path(path: &str) -> String {
+    match path {
+        "latency" | "loss" | "duplication" | "bandwidth" => format!("network.{path}"),
+        "tasks" | "per_worker" | "typical" | "sigma" | "pushed_to" | "rate" => format!("workload.{path}"),
+        _ => path.to_owned(),
+    }
+}
+
+/// The values of `a,b,c`, or so many from `a` to `b` of `a..b`, each by the same factor larger than the one before.
+pub(crate) fn values(text: &str, steps: u32) -> Result<Vec<String>, String> {
+    let Some((first, last)) = text.split_once("..") else {
+        let listed: Vec<String> = text.split(',').map(|value| value.trim().to_owned()).collect();
+        return if listed.iter().any(String::is_empty) { Err(format!("`{text}` has no value")) } else { Ok(listed) };
+    };
+    let split = |text: &str| {
+        let text = text.trim();
+        let at = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
+        (text[..at].parse::<f64>().ok().filter(|number| number.is_finite()), text[at..].to_owned())
+    };
+    let ((Some(from), unit), (Some(to), last_unit)) = (split(first), split(last)) else {
+        return Err(format!("`{text}` is no range"));
+    };
+    if unit != last_unit {
+        // Spans of different units: through seconds.
+        let seconds = |text: &str| config::span::parse(text.trim()).map(|span| span.as_secs_f64());
+        let (from, to) = (seconds(first)?, seconds(last)?);
+        return Ok(between(from, to, steps).into_iter().map(|value| format!("{value}s")).collect());
+    }
+    Ok(between(from, to, steps).into_iter().map(|value| format!("{value}{unit}")).collect())
+}
+
+fn between(from: f64, to: f64, steps: u32) -> Vec<f64> {
+    let last = f64::from(steps.max(2) - 1);
+    let round = |value: f64| format!("{value:.4}").parse::<f64>().unwrap_or(value);
+    (0..steps.max(2))
+        .map(|step| {
+            let share = f64::from(step) / last;
+            let value =
+                if from > 0.0 && to > 0.0 { from * (to / from).powf(share) } else { from + (to - from) * share };
+            round(value)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_and_lists_are_read() {
+        assert_eq!(values("1,2, 4", 9).unwrap(), ["1", "2", "4"]);
+        assert_eq!(values("1ms..100ms", 3).unwrap(), ["1ms", "10ms", "100ms"]);
+        assert_eq!(values("100ms..10s", 3).unwrap(), ["0.1s", "1s", "10s"]);
+        assert_eq!(values("0..1", 3).unwrap(), ["0", "0.5", "1"]);
+        for wrong in ["", "1,,2", "a..b", "1..", "1ms..2parsec"] {
+            assert!(values(wrong, 3).is_err(), "{wrong}");
+        }
+    }
+}

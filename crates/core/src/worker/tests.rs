@@ -1,0 +1,101 @@
+//! The worker machine alone, for what only a rare order of messages shows.
+
+use super::{Input, Output, WorkerMachine, WorkerSpec};
+use crate::capabilities::CapabilitySet;
+use crate::config::Config;
+use crate::event::Held;
+use crate::ids::{KindId, TaskId, WorkerId};
+use crate::resources::Demand;
+use crate::time::{Span, Time};
+use crate::wire::{Message, Order, Party};
+
+const FIRST: WorkerId = WorkerId::from_bits(1);
+
+struct Bench {
+    machine: WorkerMachine,
+    lease: Span,
+    out: Vec<Output>,
+}
+
+impl Bench {
+    /// A worker with one slot that was welcomed at the start.
+    fn new() -> Bench {
+        let config = Config::default();
+        let machine = WorkerMachine::new(&config, WorkerSpec::default(), 1);
+        let mut bench = Bench { machine, lease: config.limits.lease, out: Vec::new() };
+        bench.step(Time::ZERO, Input::Connected);
+        bench.told(Time::ZERO, Message::Welcome { worker: FIRST, epoch: 1, sent: Time::ZERO });
+        bench
+    }
+
+    fn step(&mut self, at: Time, input: Input) {
+        self.out.clear();
+        self.machine.step(at, input, &mut self.out);
+    }
+
+    fn told(&mut self, at: Time, message: Message) {
+        self.step(at, Input::Message { from: Party::Coordinator, message });
+    }
+
+    /// So many quarters of a lease from the start.
+    fn quarters(&self, count: u64) -> Time {
+        Time(self.lease.0 / 4 * count)
+    }
+
+    fn runs(&self) -> usize {
+        self.out.iter().filter(|output| matches!(output, Output::Run(_))).count()
+    }
+}
+
+fn order(task: u64, exclusive: bool) -> Order {
+    Order {
+        held: Held { task: TaskId::from_bits(task), attempt: 1, hop: 0 },
+        payload: task,
+        index: 0,
+        priority: 3,
+        level: 3,
+        deadline: Time::NEVER,
+        rank: 0,
+        sequence: task,
+        kind: KindId::default(),
+        expected: Span::from_secs(1),
+        timeout: None,
+        requires: CapabilitySet::default(),
+        demand: Demand::default(),
+        bound: exclusive,
+        exclusive,
+    }
+}
+
+fn hand(orders: Vec<Order>) -> Message {
+    Message::Hand { number: 1, orders }
+}
+
+#[test]
+fn a_message_that_was_long_on_its_way_does_not_show_that_the_lease_goes_on() {
+    let mut bench = Bench::new();
+    // It stood still for five quarters of a lease, and what came meanwhile is read now.
+    bench.told(bench.quarters(5), hand(vec![order(1, true)]));
+    assert_eq!(bench.runs(), 0, "the coordinator may have given it to others");
+    // An answer to something sent long ago shows nothing either.
+    let (late, now) = (bench.quarters(2), bench.quarters(6));
+    bench.told(now, Message::Heard { sent: late, nothing: true });
+    assert_eq!(bench.runs(), 0);
+    bench.told(now, Message::Heard { sent: bench.quarters(5), nothing: true });
+    assert_eq!(bench.runs(), 1, "now the coordinator has heard it lately");
+}
+
+#[test]
+fn what_waits_is_dropped_by_a_worker_that_joins_anew() {
+    let mut bench = Bench::new();
+    bench.told(Time(1), hand(vec![order(1, false), order(2, false), order(3, true)]));
+    assert_eq!((bench.machine.running(), bench.machine.depth()), (1, 2));
+    let again = bench.quarters(9);
+    bench.told(again, Message::Welcome { worker: WorkerId::from_bits(2), epoch: 1, sent: again });
+    assert_eq!((bench.runs(), bench.machine.running(), bench.machine.depth()), (0, 1, 0));
+    // The same welcome under its old name drops nothing.
+    let mut bench = Bench::new();
+    bench.told(Time(1), hand(vec![order(1, false), order(2, false)]));
+    bench.told(Time(2), Message::Welcome { worker: FIRST, epoch: 1, sent: Time(2) });
+    assert_eq!(bench.machine.depth(), 1);
+}

@@ -1,0 +1,116 @@
+//! How short any schedule must at least be: nothing can end before the longest chain of its parents, and nobody works
+//! faster than all workers together.
+
+use filch_core::{ResourceId, Span};
+
+use crate::cluster::Class;
+use crate::workload::{NONE, Run, Workload};
+
+/// Seconds from the first arrival that no schedule of the workload on the cluster can go below.
+pub(crate) fn lower_bound(workload: &Workload, cluster: &[Class]) -> f64 {
+    let first = workload.tasks.iter().filter(|task| task.spawned_by == NONE).map(|task| task.at).min();
+    let first_s = first.map_or(0.0, |at| at.as_secs_f64());
+    (longest_chain(workload, cluster) - first_s).max(by_work(workload, cluster) - first_s).max(0.0)
+}
+
+/// The end of the longest chain, counted from the arrivals of its tasks.
+fn longest_chain(workload: &Workload, cluster: &[Class]) -> f64 {
+    let mut ends = vec![0.0f64; workload.tasks.len()];
+    let mut latest = 0.0f64;
+    for (index, task) in workload.tasks.iter().enumerate() {
+        let mut start = task.at.as_secs_f64();
+        if task.spawned_by != NONE {
+            // It arrives so long after its spawner began.
+            let spawner = task.spawned_by as usize;
+            let began = ends[spawner] - workload.shortest(spawner as u32, cluster).as_secs_f64();
+            start += began;
+        }
+        for parent in workload.parents_of(index as u32) {
+            start = start.max(ends[parent.task as usize]);
+        }
+        ends[index] = start + workload.shortest(index as u32, cluster).as_secs_f64();
+        latest = latest.max(ends[index]);
+    }
+    latest
+}
+
+/// What is asked of the cluster's cores, slots and GPUs from some moment on, spread over all of them.
+fn by_work(workload: &Workload, cluster: &[Class]) -> f64 {
+    let total = |of: fn(&Class) -> f64| cluster.iter().map(|class| of(class) * f64::from(class.count)).sum::<f64>();
+    let slots = total(|class| f64::from(class.slots()) * class.speed);
+    let cores = total(|class| class.cores() * class.speed);
+    let gpus = total(|class| f64::from(class.gpus) * class.speed);
+    let fastest = cluster.iter().map(|class| class.speed).fold(0.0, f64::max);
+    let mixed = !workload.by_class.is_empty();
+    // From the last arrival back: whatever arrives from a moment on must be done after it.
+    let mut order: Vec<u32> = (0..workload.tasks.len() as u32).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(workload.tasks[*index as usize].at));
+    let (mut sums, mut bound) = ([0.0f64; 3], 0.0f64);
+    for index in order {
+        let task = &workload.tasks[index as usize];
+        // At speed 1, so that a slow worker counts as less than a fast one.
+        let seconds = match task.run {
+            Run::Same(span) => span.as_secs_f64(),
+            Run::ByClass(_) => workload.shortest(index, cluster).as_secs_f64() * fastest,
+        };
+        let demand = &workload.shape_of(index).demand;
+        let of = |resource: ResourceId| {
+            demand.amounts().iter().find(|entry| entry.0 == resource).map_or(0.0, |entry| entry.1.as_f64())
+        };
+        sums[0] += seconds;
+        sums[1] += seconds * of(ResourceId::CPUS);
+        sums[2] += seconds * of(ResourceId::GPUS);
+        let from = if task.spawned_by == NONE { task.at.as_secs_f64() } else { 0.0 };
+        for (sum, capacity) in sums.iter().zip([slots, cores, gpus]) {
+            if capacity > 0.0 {
+                bound = bound.max(from + sum / capacity);
+            }
+        }
+    }
+    if mixed { bound.max(unrelated(workload, cluster)) } else { bound }
+}
+
+/// For two classes on which tasks take unrelated times: work is spread so that both end together, each task where it is
+/// relatively best, the last one split between them. No schedule of whole tasks is shorter.
+fn unrelated(workload: &Workload, cluster: &[Class]) -> f64 {
+    let [one, other] = cluster else { return 0.0 };
+    let seconds =
+        |index: u32, class: &Class| workload.duration(index, &class.name).map(|span| span.as_secs_f64() / class.speed);
+    let capacity = |class: &Class| f64::from(class.slots()) * f64::from(class.count);
+    // What must run on one class does; the rest by how much better it is there.
+    let (mut first, mut second, mut free) = (0.0, 0.0, Vec::new());
+    for index in 0..workload.tasks.len() as u32 {
+        match (seconds(index, one), seconds(index, other)) {
+            (Some(a), Some(b)) => free.push((a, b)),
+            (Some(a), None) => first += a,
+            (None, Some(b)) => second += b,
+            (None, None) => {}
+        }
+    }
+    free.sort_by(|x, y| (x.0 * y.1).total_cmp(&(y.0 * x.1)));
+    second += free.iter().map(|entry| entry.1).sum::<f64>();
+    let (one, other) = (capacity(one), capacity(other));
+    for (a, b) in free {
+        let (after_first, after_second) = ((first + a) / one, (second - b) / other);
+        if after_first >= after_second {
+            // Split it so that both end together.
+            let share = (second / other - first / one) / (a / one + b / other);
+            return (first + a * share.clamp(0.0, 1.0)) / one;
+        }
+        first += a;
+        second -= b;
+    }
+    (first / one).max(second / other)
+}
+
+impl Workload {
+    /// The shortest time a task takes on any worker of the cluster.
+    #[must_use]
+    pub fn shortest(&self, task: u32, cluster: &[Class]) -> Span {
+        let times = cluster.iter().filter_map(|class| {
+            let span = self.duration(task, &class.name)?;
+            Some(if class.speed == 1.0 { span } else { span.mul_f64(1.0 / class.speed) })
+        });
+        times.min().unwrap_or(Span::ZERO)
+    }
+}

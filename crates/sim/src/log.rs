@@ -1,0 +1,30 @@
+//! The text trace: one line for everything that happened, as people read it.
+
+use std::fmt::Write as _;
+
+use crate::marks::Mark;
+use crate::world::World;
+
+/// Everything that happened in a world that kept it.
+#[must_use]
+pub fn text(world: &World) -> String {
+    let mut text = String::new();
+    let label = |task: u32| world.workload().label(task);
+    for (at, mark) in world.marks().into_iter().flat_map(crate::marks::Marks::iter) {
+        let line = match mark {
+            Mark::Submitted { task } => format!("Submitted {}", label(task)),
+            Mark::Began { task, node } => format!("Worker {node}: Started {}", label(task)),
+            Mark::Ended { task, node, failed: false } => format!("Worker {node}: Finished {}", label(task)),
+            Mark::Ended { task, node, failed: true } => format!("Worker {node}: Failed {}", label(task)),
+            Mark::Lost { task, node } => format!("Worker {node}: Lost {}", label(task)),
+            Mark::Settled { task, status, .. } => format!("{} is {}", label(task), status.name()),
+            Mark::Moved { task, from, to } => format!("Worker {to}: Stole {} from Worker {from}", label(task)),
+            Mark::Joined { node } => format!("Worker {node}: Joined"),
+            Mark::Died { node } => format!("Worker {node}: Died"),
+            Mark::Paused { node } => format!("Worker {node}: Stands still"),
+            Mark::Back { node } => format!("Worker {node}: Is back"),
+        };
+        let _ = writeln!(text, "[{:.6}] {line}", at.as_secs_f64());
+    }
+    text
+}

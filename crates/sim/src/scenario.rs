@@ -1,0 +1,319 @@
+//! Scenarios: a cluster, a network, a workload, faults and settings in one file.
+
+use std::sync::LazyLock;
+
+use filch_core::config::{ConfigErrors, Document, schema_of};
+use filch_core::{Config, Span, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use crate::cluster::Class;
+use crate::fault::{self, Fault, Happens, Rates};
+use crate::generate::Generator;
+use crate::network::Network;
+use crate::workload::Workload;
+use crate::world::Setting;
+
+/// What a scenario file says, its settings (`config`) apart.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Scenario {
+    /// One line about it.
+    pub about: String,
+    /// The workers, by class.
+    pub cluster: Vec<Class>,
+    /// The network between them.
+    pub network: Network,
+    /// The work.
+    pub workload: Generator,
+    /// How often what goes wrong.
+    pub faults: Rates,
+    /// What goes wrong at a certain moment.
+    pub events: Vec<Incident>,
+    /// The settings of the machines.
+    #[serde(skip)]
+    pub config: Config,
+    /// What it is called.
+    #[serde(skip)]
+    pub name: String,
+}
+
+/// Something that goes wrong at a certain moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Incident {
+    /// When, from the start.
+    #[serde(with = "filch_core::config::span")]
+    #[schemars(schema_with = "filch_core::config::span::schema")]
+    pub at: Span,
+    /// What.
+    pub what: Trouble,
+    /// Which worker, counted from 0 over all classes; the first of those that a partition cuts off.
+    #[serde(default)]
+    pub worker: u32,
+    /// How many workers a partition cuts off, or how many crash together.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    pub count: u32,
+    /// How long a pause or a partition lasts, or a dead worker is away; how far a clock is ahead. 0 is for ever.
+    #[serde(default, with = "filch_core::config::span")]
+    #[schemars(schema_with = "filch_core::config::span::schema")]
+    pub span: Span,
+    /// By how much a worker becomes slower.
+    #[serde(default = "twice")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub factor: f64,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn twice() -> f64 {
+    2.0
+}
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    /// Workers die, and come back as new processes.
+    Crash,
+    /// A worker becomes slower.
+    Slow,
+    /// A worker stands still.
+    Pause,
+    /// Some workers are cut off from the rest.
+    Partition,
+    /// A worker's clock is ahead.
+    Skew,
+    /// A worker is told to leave.
+    Drain,
+}
+
+static SCHEMA: LazyLock<Json> = LazyLock::new(schema_of::<Scenario>);
+
+/// A scenario that comes with filch.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its file.
+    pub text: &'static str,
+}
+
+macro_rules! builtins {
+    ($($name:literal),+ $(,)?) => {
+        &[$(Builtin { name: $name, text: include_str!(concat!("../scenarios/", $name, ".yaml")) }),+]
+    };
+}
+
+/// The scenarios that come with filch.
+pub const BUILTINS: &[Builtin] = builtins![
+    "basic",
+    "metrics",
+    "hot-spot",
+    "uniform",
+    "bursty",
+    "cascading-failure",
+    "priority-protection",
+    "worker-churn",
+    "resource-contention",
+    "spike-recovery",
+    "spawning",
+    "adaptive-victims",
+    "granularity",
+    "scaling",
+    "quality",
+    "queueing",
+];
+
+impl Scenario {
+    /// Reads a scenario file; `label` names it in errors.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its line and column.
+    pub fn from_yaml(text: &str, label: &str) -> Result<Scenario, ConfigErrors> {
+        let mut document = Document::parse(text, label)?;
+        let config = document.config("config");
+        let read: Option<Scenario> = document.read(&SCHEMA);
+        if let Some(scenario) = &read {
+            let workers = scenario.workers();
+            if workers == 0 {
+                document.refuse(
+                    "cluster",
+                    "a scenario needs workers",
+                    Some("add a section such as `cluster: [{ count: 10 }]`"),
+                );
+            }
+            for (at, incident) in scenario.events.iter().enumerate() {
+                if incident.worker >= workers {
+                    let message =
+                        format!("there is no worker {}; there are {workers}, counted from 0", incident.worker);
+                    document.refuse(&format!("events[{at}].worker"), &message, None);
+                }
+            }
+            let Generator { duration, least, most, .. } = &scenario.workload;
+            if *duration == crate::generate::Duration::Uniform && most < least {
+                document.refuse(
+                    "workload.most",
+                    "the longest duration is shorter than the shortest",
+                    Some("set `least` and `most` so that least ≤ most"),
+                );
+            }
+        }
+        let name = label.rsplit('/').next().unwrap_or(label).trim_end_matches(".yaml").to_owned();
+        let whole = read.zip(config).map(|(read, config)| Scenario { config: config.config, name, ..read });
+        document.finish(whole)
+    }
+
+    /// One that comes with filch.
+    #[must_use]
+    pub fn builtin(name: &str) -> Option<Scenario> {
+        let found = BUILTINS.iter().find(|builtin| builtin.name == name)?;
+        // A test reads every one of them.
+        Scenario::from_yaml(found.text, found.name).ok()
+    }
+
+    /// How many workers there are.
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.cluster.iter().map(|class| class.count).sum()
+    }
+
+    /// Changes the number of workers; the classes keep their shares.
+    pub fn set_workers(&mut self, count: u32) {
+        let before = f64::from(self.workers().max(1));
+        let mut left = count.max(1);
+        let classes = self.cluster.len();
+        for (at, class) in self.cluster.iter_mut().enumerate() {
+            let rest = (classes - at - 1) as u32;
+            let share = (f64::from(class.count) / before * f64::from(count) + 0.5) as u32;
+            class.count = if rest == 0 { left } else { share.clamp(1, left.saturating_sub(rest).max(1)) };
+            left = left.saturating_sub(class.count).max(rest);
+        }
+    }
+
+    /// Sets one of the settings of the machines.
+    ///
+    /// # Errors
+    /// What is wrong with the value.
+    pub fn override_setting(&mut self, section: &str, key: &str, value: &str) -> Result<(), ConfigErrors> {
+        // A policy with its options is a section of its own; a word stands for one without.
+        let label = format!("{section}.{key}");
+        let text = format!("{section}: {{ {key}: {} }}", Json::from(value));
+        let loaded = Config::from_yaml(&text, &label)?.config;
+        match (section, key) {
+            ("scheduling", "policy") => self.config.scheduling.policy = loaded.scheduling.policy,
+            _ => self.config.stealing.strategy = loaded.stealing.strategy,
+        }
+        Ok(())
+    }
+
+    /// Sets a value by its path, such as `network.latency`, and reads the whole again.
+    ///
+    /// # Errors
+    /// What is wrong with the path or the value.
+    pub fn set(&mut self, path: &str, value: &str) -> Result<(), String> {
+        let mut json = serde_json::to_value(&*self).map_err(|error| error.to_string())?;
+        let pointer = format!("/{}", path.replace('.', "/"));
+        let known = json.pointer_mut(&pointer).ok_or_else(|| format!("there is no `{path}` in a scenario"))?;
+        *known = serde_json::from_str(value).unwrap_or_else(|_| Json::from(value));
+        let read: Scenario = serde_json::from_value(json).map_err(|error| format!("`{path}`: {error}"))?;
+        *self = Scenario { config: self.config.clone(), name: self.name.clone(), ..read };
+        Ok(())
+    }
+
+    /// The world and the work of it for a seed.
+    #[must_use]
+    pub fn make(&self, seed: u64) -> (Setting, Workload) {
+        let workload = self.workload.make(&self.name, self.workers(), seed);
+        (self.setting(seed), workload)
+    }
+
+    /// The world of it for a seed, for whatever work.
+    #[must_use]
+    pub fn setting(&self, seed: u64) -> Setting {
+        let mut faults = fault::draw(&self.faults, self.workers(), seed);
+        for incident in &self.events {
+            faults.extend(incident.faults());
+        }
+        faults.sort_by_key(|fault| fault.at);
+        Setting {
+            config: self.config.clone(),
+            cluster: self.cluster.clone(),
+            network: self.network.clone(),
+            faults,
+            seed,
+            keep_marks: false,
+            watch: false,
+        }
+    }
+}
+
+impl Incident {
+    fn faults(&self) -> Vec<Fault> {
+        let at = Time::ZERO + self.at;
+        let Incident { worker: node, count, span, factor, .. } = *self;
+        let back_after = (span > Span::ZERO).then_some(span);
+        let for_all =
+            |make: &dyn Fn(u32) -> Happens| (node..node + count).map(|node| Fault { at, what: make(node) }).collect();
+        match self.what {
+            Trouble::Crash => for_all(&|node| Happens::Crash { node, back_after }),
+            Trouble::Slow => {
+                let mut faults: Vec<Fault> = for_all(&|node| Happens::Slow { node, factor });
+                if let Some(span) = back_after {
+                    let normal = |node| Fault { at: at + span, what: Happens::Slow { node, factor: 1.0 } };
+                    faults.extend((node..node + count).map(normal));
+                }
+                faults
+            }
+            Trouble::Pause => for_all(&|node| Happens::Pause { node, span }),
+            Trouble::Partition => vec![Fault { at, what: Happens::Partition { first: node, count, span } }],
+            Trouble::Skew => for_all(&|node| Happens::Skew { node, ahead: span, fast_ppm: 0 }),
+            Trouble::Drain => for_all(&|node| Happens::Drain { node }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_builtins_are_sound_and_say_what_they_are() {
+        for builtin in BUILTINS {
+            let read = Scenario::from_yaml(builtin.text, builtin.name);
+            let scenario = read.unwrap_or_else(|errors| panic!("{errors}"));
+            assert!(!scenario.about.is_empty() && scenario.name == builtin.name, "{}", builtin.name);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_refused_with_their_place() {
+        let text = "cluster: [{ count: 4 }]\nworkload:\n  durtion: uniform\nevents:\n  - { at: 3s, what: crash, worker: 9 }\nconfig:\n  stealing: { take: most }\n";
+        let errors = Scenario::from_yaml(text, "x.yaml").unwrap_err();
+        let said = errors.to_string();
+        for part in ["x.yaml:3:3", "did you mean `duration`?", "x.yaml:7:21", "half or enough"] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        let text = "cluster: [{ count: 4 }]\nevents:\n  - { at: 3s, what: crash, worker: 9 }\n";
+        let said = Scenario::from_yaml(text, "x.yaml").unwrap_err().to_string();
+        assert!(said.contains("x.yaml:3:36") && said.contains("no worker 9"), "{said}");
+        assert!(Scenario::from_yaml("about: nobody", "x").unwrap_err().to_string().contains("needs workers"));
+    }
+
+    #[test]
+    fn values_are_set_by_path_and_workers_keep_their_shares() {
+        let mut scenario = Scenario::builtin("basic").unwrap();
+        scenario.set("network.latency", "7ms").unwrap();
+        assert_eq!(scenario.network.latency, Span::from_millis(7));
+        assert!(scenario.set("network.latncy", "7ms").is_err() && scenario.set("workload.per_worker", "x").is_err());
+        scenario.cluster = vec![Class { count: 3, ..Class::default() }, Class { count: 1, ..Class::default() }];
+        scenario.set_workers(100);
+        assert_eq!(scenario.cluster.iter().map(|class| class.count).collect::<Vec<_>>(), [75, 25]);
+        scenario.set_workers(2);
+        assert_eq!(scenario.workers(), 2);
+    }
+}

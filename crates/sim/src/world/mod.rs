@@ -1,0 +1,542 @@
+//! A whole cluster in virtual time: the coordinator and worker machines of the core, a modelled network between them, and
+//! whatever goes wrong.
+//!
+//! Re-implements no decision: it delivers messages, runs tasks as long as they take, and fires timers. What the machines
+//! do then is what they do in a real cluster. The same seed gives the same world, event for event; its [`World::digest`]
+//! is the proof.
+
+use filch_core::coordinator::{self, Coordinator};
+use filch_core::map::Map;
+use filch_core::policy::PolicyError;
+use filch_core::steal::StealStats;
+use filch_core::wire::Message;
+use filch_core::worker::{self, WorkerMachine};
+use filch_core::{Config, Rng, Span, Status, TaskId, Time, WorkerId, WorkerSpec};
+
+use crate::calendar::Calendar;
+use crate::cluster::Class;
+use crate::fault::Fault;
+use crate::marks::{Mark, Marks};
+use crate::network::Network;
+use crate::watch::Watch;
+use crate::workload::{Children, NONE, Workload};
+
+mod faults;
+mod messages;
+mod tasks;
+
+/// Everything that makes a world.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The settings of the machines.
+    pub config: Config,
+    /// The workers.
+    pub cluster: Vec<Class>,
+    /// The network between them.
+    pub network: Network,
+    /// What goes wrong, and when.
+    pub faults: Vec<Fault>,
+    /// Seed of everything random in the world.
+    pub seed: u64,
+    /// Whether what happens is kept, to be shown later.
+    pub keep_marks: bool,
+    /// Whether every invariant is checked after every event.
+    pub watch: bool,
+}
+
+/// What is to happen.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    /// A message arrives.
+    Deliver(u32),
+    /// A task that runs comes to its end.
+    RunEnds { run: u32, generation: u32 },
+    /// A worker's timer.
+    Timer(u32),
+    /// The coordinator's.
+    CoordinatorTimer,
+    /// The workers have had the time to join.
+    Open,
+    /// The next tasks arrive.
+    Arrive,
+    /// A running task spawns another.
+    Spawn(u32),
+    /// Something goes wrong.
+    Fault(u32),
+    /// A worker that died, or was paused, is back.
+    Back(u32),
+    /// A network that was cut is whole again.
+    Whole(u32),
+}
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+struct Packet {
+    /// None is the coordinator.
+    to: Option<u32>,
+    /// The life of the worker it goes to or comes from.
+    life: u32,
+    from: Sender,
+    message: Message,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Sender {
+    Coordinator,
+    /// A worker that has been welcomed, and where it is.
+    Worker(WorkerId, u32),
+    /// One that has not.
+    Stranger(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    node: u32,
+    task: TaskId,
+    attempt: u32,
+    index: u32,
+    generation: u32,
+    since: Time,
+    /// When it comes to its end.
+    until: Time,
+    live: bool,
+    /// Whether it really executes: not while its worker stands still, and not after it was told to stop.
+    executes: bool,
+    stopping: bool,
+}
+
+impl Running {
+    const UNUSED: Running = Running {
+        node: NONE,
+        task: TaskId::from_bits(0),
+        attempt: 0,
+        index: NONE,
+        generation: 0,
+        since: Time::ZERO,
+        until: Time::ZERO,
+        live: false,
+        executes: false,
+        stopping: false,
+    };
+}
+
+struct Node {
+    machine: WorkerMachine,
+    spec: WorkerSpec,
+    class: u32,
+    life: u32,
+    alive: bool,
+    paused_at: Time,
+    paused_until: Time,
+    /// What came while it was paused.
+    missed: Vec<Happening>,
+    /// Runs take this much longer.
+    slowness: f64,
+    /// Who is in the same part of a network that is cut; 0 is where the coordinator is.
+    part: u32,
+    /// When its next timer stands in the calendar.
+    timer: Time,
+    runs: Vec<u32>,
+    busy: Span,
+    /// How far its clock is ahead, and how much faster it goes.
+    clock: Clock,
+    /// When the latest message to and from the coordinator arrives, so that none overtakes another.
+    latest: (Time, Time),
+}
+
+/// A clock that is wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Clock {
+    ahead: Span,
+    /// Parts in a million that it goes too fast.
+    fast_ppm: u32,
+}
+
+impl Clock {
+    fn shows(self, now: Time) -> Time {
+        if self == Clock::default() {
+            return now;
+        }
+        let gained = (u128::from(now.0) * u128::from(self.fast_ppm) / 1_000_000) as u64;
+        Time(now.0.saturating_add(gained)) + self.ahead
+    }
+
+    /// When it shows at least `shown`.
+    fn when(self, shown: Time) -> Time {
+        if self == Clock::default() {
+            return shown;
+        }
+        let left = u128::from(shown.0.saturating_sub(self.ahead.0)) * 1_000_000;
+        Time(left.div_ceil(1_000_000 + u128::from(self.fast_ppm)) as u64)
+    }
+}
+
+/// What became of a task.
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    /// When it was submitted.
+    pub arrived: Time,
+    /// When it first began.
+    pub begun: Time,
+    /// When it was settled.
+    pub ended: Time,
+    /// How it ended; none yet.
+    pub status: Option<Status>,
+    /// How often it began.
+    pub runs: u16,
+    /// The worker of its last run.
+    pub node: u32,
+}
+
+const UNBORN: Fate =
+    Fate { arrived: Time::NEVER, begun: Time::NEVER, ended: Time::NEVER, status: None, runs: 0, node: NONE };
+
+/// What a world counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tasks that arrived.
+    pub submitted: u64,
+    /// Tasks that were refused at submission.
+    pub refused: u64,
+    /// Messages that were sent.
+    pub messages: u64,
+    /// Steps of the machines and deliveries of messages, heartbeats not counted.
+    pub events: u64,
+    /// Deliveries and steps that were heartbeats.
+    pub heartbeats: u64,
+    /// Tasks that changed hands.
+    pub moved: u64,
+    /// Runs that began.
+    pub runs: u64,
+    /// Workers that died.
+    pub deaths: u64,
+}
+
+/// The simulated cluster.
+pub struct World {
+    now: Time,
+    rng: Rng,
+    setting: Setting,
+    workload: Workload,
+    children: Children,
+    coordinator: Coordinator,
+    coordinator_timer: Time,
+    nodes: Vec<Node>,
+    /// By the slot of the worker.
+    node_of: Vec<Option<(WorkerId, u32)>>,
+    calendar: Calendar<Happening>,
+    packets: Vec<Option<Packet>>,
+    free_packets: Vec<u32>,
+    runs: Vec<Running>,
+    free_runs: Vec<u32>,
+    /// When the latest message between two peers arrives.
+    latest: Map<(u32, u32), Time>,
+    next_arrival: u32,
+    /// Arrivals are counted from here: when all workers have joined, or have had the time to.
+    opened: Time,
+    joined: u32,
+    ids: Vec<TaskId>,
+    /// The index of a task by its slot.
+    index_of: Vec<u32>,
+    fates: Vec<Fate>,
+    settled: u64,
+    failed: u64,
+    counts: Counts,
+    digest: u64,
+    steals: StealStats,
+    marks: Option<Marks>,
+    watch: Option<Watch>,
+    last_end: Time,
+    outputs: Vec<worker::Output>,
+    told: Vec<coordinator::Output>,
+}
+
+impl World {
+    /// A world in which nothing has happened.
+    ///
+    /// # Errors
+    /// If the default policy of the configuration cannot be made.
+    pub fn new(setting: Setting, workload: Workload) -> Result<World, PolicyError> {
+        let mut config = setting.config.clone();
+        config.seed = setting.seed;
+        let mut coordinator = Coordinator::new(&config, 1)?;
+        coordinator.keep_records(true);
+        let mut names = workload.names.clone();
+        let mut nodes = Vec::new();
+        let mut rng = Rng::new(setting.seed ^ 0x51_7c_c1_b7_27_22_0a_95);
+        for (at, class) in setting.cluster.iter().enumerate() {
+            let column = workload.classes.iter().position(|name| *name == class.name);
+            let extra = column.and_then(|column| workload.class_capabilities.get(column)).cloned().unwrap_or_default();
+            for _ in 0..class.count {
+                let spec = class.spec(nodes.len() as u64, &extra, &mut names);
+                nodes.push(Node {
+                    machine: WorkerMachine::new(&config, spec.clone(), rng.next_u64()),
+                    spec,
+                    class: at as u32,
+                    life: 0,
+                    alive: true,
+                    paused_at: Time::ZERO,
+                    paused_until: Time::ZERO,
+                    missed: Vec::new(),
+                    slowness: 1.0,
+                    part: 0,
+                    timer: Time::NEVER,
+                    runs: Vec::new(),
+                    busy: Span::ZERO,
+                    clock: Clock::default(),
+                    latest: (Time::ZERO, Time::ZERO),
+                });
+            }
+        }
+        let tasks = workload.tasks.len();
+        let watch = setting.watch.then(|| Watch::new(&setting.config, nodes.len()));
+        let mut world = World {
+            now: Time::ZERO,
+            rng,
+            children: workload.children(),
+            coordinator,
+            coordinator_timer: Time::NEVER,
+            node_of: Vec::new(),
+            calendar: Calendar::default(),
+            packets: Vec::new(),
+            free_packets: Vec::new(),
+            runs: Vec::new(),
+            free_runs: Vec::new(),
+            latest: Map::default(),
+            next_arrival: 0,
+            opened: Time::NEVER,
+            joined: 0,
+            ids: vec![TaskId::from_bits(0); tasks],
+            index_of: Vec::new(),
+            fates: vec![UNBORN; tasks],
+            settled: 0,
+            failed: 0,
+            counts: Counts::default(),
+            digest: 0xcbf2_9ce4_8422_2325,
+            steals: StealStats::default(),
+            marks: setting.keep_marks.then(Marks::default),
+            watch,
+            last_end: Time::ZERO,
+            outputs: Vec::new(),
+            told: Vec::new(),
+            nodes,
+            workload,
+            setting: Setting { config, ..setting },
+        };
+        for (at, fault) in world.setting.faults.iter().enumerate() {
+            world.calendar.push(fault.at, Happening::Fault(at as u32));
+        }
+        for node in 0..world.nodes.len() as u32 {
+            world.input(node, worker::Input::Connected);
+        }
+        world.calendar.push(Time::ZERO + world.setting.config.limits.lease, Happening::Open);
+        Ok(world)
+    }
+
+    // ---- looking at it ----
+
+    /// The present.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The workload it plays.
+    #[must_use]
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// What makes it.
+    #[must_use]
+    pub fn setting(&self) -> &Setting {
+        &self.setting
+    }
+
+    /// What became of each task.
+    #[must_use]
+    pub fn fates(&self) -> &[Fate] {
+        &self.fates
+    }
+
+    /// What it counted.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// When the last task that ended did so.
+    #[must_use]
+    pub fn last_end(&self) -> Time {
+        self.last_end
+    }
+
+    /// A number made from everything that has happened, in order.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// What happened, if it was kept.
+    #[must_use]
+    pub fn marks(&self) -> Option<&Marks> {
+        self.marks.as_ref()
+    }
+
+    /// Seconds each worker ran something, added over its slots, and its class.
+    pub fn busy(&self) -> impl Iterator<Item = (u32, Span)> + '_ {
+        self.nodes.iter().map(|node| (node.class, node.busy))
+    }
+
+    /// How many tasks each worker has queued, and how many it runs.
+    pub fn queues(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.nodes.iter().map(|node| (node.machine.depth(), node.machine.running()))
+    }
+
+    /// What all workers counted of their steals.
+    #[must_use]
+    pub fn steals(&self) -> StealStats {
+        let mut all = self.steals.clone();
+        for node in self.nodes.iter().filter(|node| node.alive) {
+            all.add(node.machine.telemetry().total());
+        }
+        all
+    }
+
+    /// Whether every task that arrived or will arrive is settled.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.settled + self.counts.refused == self.workload.tasks.len() as u64
+    }
+
+    fn first_arrival(&self) -> Time {
+        let mut rest = self.workload.tasks[self.next_arrival as usize..].iter();
+        rest.find(|task| task.spawned_by == NONE).map_or(Time::NEVER, |task| self.opened + Span(task.at.0))
+    }
+
+    // ---- going on ----
+
+    /// Goes on until every task is settled, or nothing happens any more, or `until`.
+    ///
+    /// # Errors
+    /// The invariant that was broken.
+    pub fn run(&mut self, until: Time) -> Result<(), String> {
+        while !self.is_done() {
+            let Some(()) = self.next(until) else { break };
+            if let Some(watch) = &mut self.watch
+                && let Some(broken) = watch.broken.take()
+            {
+                return Err(format!("at {}: {broken}", Span(self.now.0)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on until `until`, whether every task is settled or not.
+    ///
+    /// # Errors
+    /// The invariant that was broken.
+    pub fn rest(&mut self, until: Time) -> Result<(), String> {
+        while self.next(until).is_some() {
+            if let Some(watch) = &mut self.watch
+                && let Some(broken) = watch.broken.take()
+            {
+                return Err(format!("at {}: {broken}", Span(self.now.0)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What somebody still holds although every task is settled; nothing if all is well.
+    #[must_use]
+    pub fn leftovers(&self) -> Option<String> {
+        let running = self.nodes.iter().position(|node| !node.runs.is_empty());
+        if let Some(node) = running {
+            return Some(format!("worker {node} still runs something although every task is settled"));
+        }
+        let holding = self.nodes.iter().position(|node| node.alive && node.machine.holds().next().is_some());
+        if let Some(node) = holding {
+            let held = self.nodes[node].machine.holds().next();
+            return Some(format!("worker {node} still holds {held:?} although every task is settled"));
+        }
+        let scheduler = self.coordinator.scheduler();
+        let reserved = scheduler.workers().find(|worker| scheduler.holds(*worker).is_some_and(|(count, _)| count > 0));
+        reserved.map(|worker| {
+            format!("the scheduler believes that {worker} holds something although every task is settled")
+        })
+    }
+
+    /// The first tasks that have no outcome, with why.
+    #[must_use]
+    pub fn unsettled(&self) -> String {
+        let scheduler = self.coordinator.scheduler();
+        let open = self.fates.iter().enumerate().filter(|(_, fate)| fate.status.is_none()).take(3);
+        let told = open.map(|(index, fate)| {
+            let label = self.workload.label(index as u32);
+            if fate.arrived == Time::NEVER {
+                return format!("{label} has not arrived");
+            }
+            format!("{label}: {:?}", scheduler.explain(self.ids[index]))
+        });
+        told.collect::<Vec<_>>().join("; ")
+    }
+
+    /// One happening. None if there is none before `until`.
+    pub fn next(&mut self, until: Time) -> Option<()> {
+        let (at, what) = self.calendar.pop()?;
+        if at > until {
+            self.calendar.push(at, what);
+            return None;
+        }
+        self.now = at;
+        self.happen(what);
+        Some(())
+    }
+
+    fn note(&mut self, kind: u64, value: u64) {
+        let mixed = (self.digest ^ kind ^ self.now.0.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.digest = (mixed ^ value).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    }
+
+    fn mark(&mut self, mark: impl FnOnce() -> Mark) {
+        if let Some(marks) = &mut self.marks {
+            marks.push(self.now, mark());
+        }
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Deliver(at) => self.deliver(at),
+            Happening::RunEnds { run, generation } => self.run_ends(run, generation),
+            Happening::Timer(node) => self.timer(node),
+            Happening::CoordinatorTimer => {
+                if self.coordinator_timer <= self.now {
+                    self.coordinator_timer = Time::NEVER;
+                    if self.coordinator.next_timer().is_some_and(|at| at <= self.now) {
+                        self.count_step(1, 0);
+                        self.tell(coordinator::Input::Tick);
+                    } else {
+                        self.set_coordinator_timer();
+                    }
+                }
+            }
+            Happening::Open => self.open(),
+            Happening::Arrive => self.arrive(),
+            Happening::Spawn(index) => self.submit_spawned(index),
+            Happening::Fault(at) => self.go_wrong(at),
+            Happening::Back(node) => self.come_back(node),
+            Happening::Whole(part) => self.make_whole(part),
+        }
+    }
+}
+
+impl World {
+    /// The books of the scheduler, judged by itself.
+    fn watch_coordinator(&mut self) {
+        if let Err(violation) = self.coordinator.scheduler().check()
+            && let Some(watch) = &mut self.watch
+        {
+            watch.says(format!("the scheduler's books are wrong: {violation}"));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Tasks in the world: they arrive, run as long as they take, and end.
+
+use filch_core::coordinator::Input;
+use filch_core::map::Map;
+use filch_core::wire::Order;
+use filch_core::worker;
+use filch_core::{Cause, End, Event, GraphTask, Held, Span, Status, TaskId, Time, WorkerId};
+
+use super::{Happening, Running, World};
+use crate::marks::Mark;
+use crate::workload::NONE;
+
+impl World {
+    /// The workload begins to arrive.
+    pub(super) fn open(&mut self) {
+        if self.opened == Time::NEVER {
+            self.opened = self.now;
+            self.set_next_arrival();
+        }
+    }
+
+    /// Hands in everything that arrives now. Tasks with parents go in together with those they wait for.
+    pub(super) fn arrive(&mut self) {
+        let start = self.next_arrival;
+        let mut end = start;
+        let mut linked = false;
+        while let Some(task) = self.workload.tasks.get(end as usize)
+            && (self.opened + Span(task.at.0) <= self.now || task.spawned_by != NONE)
+        {
+            linked |= task.parents.1 > 0 && task.spawned_by == NONE;
+            end += 1;
+        }
+        self.next_arrival = end;
+        let arriving = (start..end).filter(|at| self.workload.tasks[*at as usize].spawned_by == NONE);
+        let arriving: Vec<u32> = arriving.collect();
+        if linked {
+            self.submit_graph(&arriving);
+        } else {
+            for index in arriving {
+                self.submit(index, None);
+            }
+        }
+        self.set_next_arrival();
+    }
+
+    fn submit(&mut self, index: u32, parent: Option<TaskId>) {
+        let mut spec = self.workload.spec(index);
+        spec.parent = parent;
+        spec.deadline = self.workload.shape_of(index).deadline.map(|span| self.now + span);
+        spec.seeded = self.seeded(index);
+        self.arrived(index);
+        self.count_step(2, u64::from(index));
+        self.tell(Input::Event(Event::Submit(Box::new(spec))));
+        if self.coordinator.take_refusal().is_some() {
+            self.refuse(index);
+        }
+    }
+
+    fn submit_graph(&mut self, arriving: &[u32]) {
+        let mut position = Map::default();
+        let mut graph = Vec::with_capacity(arriving.len());
+        for &index in arriving {
+            let mut task = GraphTask { spec: self.workload.spec(index), ..GraphTask::default() };
+            task.spec.seeded = self.seeded(index);
+            for parent in self.workload.parents_of(index) {
+                match position.get(&parent.task) {
+                    Some(&at) => task.parents.push(at),
+                    None if self.fates[parent.task as usize].status.is_none() => {
+                        task.spec.after.push(self.ids[parent.task as usize]);
+                    }
+                    None => {}
+                }
+            }
+            position.insert(index, graph.len() as u32);
+            graph.push(task);
+        }
+        for &index in arriving {
+            self.arrived(index);
+        }
+        self.count_step(3, arriving.len() as u64);
+        self.tell(Input::Event(Event::SubmitGraph(graph)));
+        if self.coordinator.take_refusal().is_some() {
+            for &index in arriving {
+                self.refuse(index);
+            }
+        }
+    }
+
+    fn arrived(&mut self, index: u32) {
+        self.counts.submitted += 1;
+        self.fates[index as usize].arrived = self.now;
+        self.mark(|| Mark::Submitted { task: index });
+    }
+
+    fn refuse(&mut self, index: u32) {
+        self.counts.refused += 1;
+        self.fates[index as usize].status = Some(Status::Failed);
+    }
+
+    /// The worker whose queue a task goes to at submission, if the workload says so.
+    fn seeded(&self, index: u32) -> Option<WorkerId> {
+        let count = self.workload.seeded_to?;
+        self.nodes.get((index % count.max(1)) as usize)?.machine.id()
+    }
+
+    /// What a running task spawns has reached the coordinator.
+    pub(super) fn submit_spawned(&mut self, index: u32) {
+        // Its spawner was settled before it ever ran, as far as anybody knew: nothing is added to it any more.
+        if self.fates[index as usize].status.is_some() {
+            return;
+        }
+        let spawner = self.workload.tasks[index as usize].spawned_by;
+        let parent = self.fates[spawner as usize].status.is_none().then(|| self.ids[spawner as usize]);
+        self.submit(index, parent);
+    }
+
+    // ---- running ----
+
+    /// A worker runs a task. It ends after the time it truly takes there.
+    pub(super) fn begin(&mut self, node: u32, order: &Order) {
+        let index = order.payload as u32;
+        let Held { task, attempt, .. } = order.held;
+        let class = self.nodes[node as usize].class as usize;
+        let name = &self.setting.cluster[class].name;
+        // Only workers that can run it are given it.
+        let takes = self.workload.duration(index, name).unwrap_or(Span::ZERO);
+        let speed = self.setting.cluster[class].speed;
+        let slowness = self.nodes[node as usize].slowness;
+        let takes = if speed == 1.0 && slowness == 1.0 { takes } else { takes.mul_f64(slowness / speed) };
+        self.counts.runs += 1;
+        self.note(4, u64::from(index) << 32 | u64::from(node));
+        let run = match self.free_runs.pop() {
+            Some(run) => run,
+            None => {
+                self.runs.push(Running::UNUSED);
+                self.runs.len() as u32 - 1
+            }
+        };
+        let generation = self.runs[run as usize].generation;
+        let (since, until) = (self.now, self.now + takes);
+        self.runs[run as usize] = Running {
+            node,
+            task,
+            attempt,
+            index,
+            generation,
+            since,
+            until,
+            live: true,
+            executes: false,
+            stopping: false,
+        };
+        self.nodes[node as usize].runs.push(run);
+        let fate = &mut self.fates[index as usize];
+        fate.runs = fate.runs.saturating_add(1);
+        fate.node = node;
+        let first = fate.runs == 1;
+        if first {
+            fate.begun = self.now;
+        }
+        self.calendar.push(until, Happening::RunEnds { run, generation });
+        self.mark(|| Mark::Began { task: index, node });
+        if let Some(watch) = &mut self.watch {
+            watch.may_begin(&self.workload, &self.fates, order, node, &self.nodes[node as usize].spec);
+        }
+        self.execute(run);
+        if first {
+            for child in self.children.of(index) {
+                let latency = self.setting.network.delay(&mut self.rng);
+                let after = self.workload.tasks[child as usize].at.0;
+                self.calendar.push(self.now + latency + Span(after), Happening::Spawn(child));
+            }
+        }
+    }
+
+    /// A run really executes from now on.
+    pub(super) fn execute(&mut self, run: u32) {
+        let running = &mut self.runs[run as usize];
+        if std::mem::replace(&mut running.executes, true) {
+            return;
+        }
+        if let Some(watch) = &mut self.watch {
+            let node = running.node;
+            watch.begins(&self.workload, running.index, node, &self.nodes[node as usize].spec);
+        }
+    }
+
+    /// A run does not execute any more.
+    pub(super) fn halt(&mut self, run: u32) {
+        let running = &mut self.runs[run as usize];
+        if std::mem::replace(&mut running.executes, false)
+            && let Some(watch) = &mut self.watch
+        {
+            watch.ends(&self.workload, running.index, running.node);
+        }
+    }
+
+    /// A worker is told to stop a run: it ends at once.
+    pub(super) fn stop(&mut self, node: u32, held: Held) {
+        let found = self.nodes[node as usize].runs.iter().find(|run| {
+            let run = &self.runs[**run as usize];
+            run.task == held.task && run.attempt == held.attempt
+        });
+        if let Some(&run) = found {
+            self.halt(run);
+            self.runs[run as usize].stopping = true;
+            let generation = self.runs[run as usize].generation;
+            self.calendar.push(self.now, Happening::RunEnds { run, generation });
+        }
+    }
+
+    /// Takes a run off its worker; what it was.
+    fn end_run(&mut self, run: u32) -> Running {
+        self.halt(run);
+        let ended = self.runs[run as usize];
+        self.runs[run as usize] = Running { live: false, generation: ended.generation.wrapping_add(1), ..ended };
+        self.free_runs.push(run);
+        let node = &mut self.nodes[ended.node as usize];
+        if let Some(at) = node.runs.iter().position(|known| *known == run) {
+            node.runs.swap_remove(at);
+        }
+        node.busy += self.now.since(ended.since);
+        ended
+    }
+
+    pub(super) fn run_ends(&mut self, run: u32, generation: u32) {
+        let running = self.runs[run as usize];
+        if !running.live || running.generation != generation {
+            return;
+        }
+        let node = &mut self.nodes[running.node as usize];
+        if node.paused_until > self.now {
+            node.missed.push(Happening::RunEnds { run, generation });
+            return;
+        }
+        let Running { node, task, attempt, index, .. } = self.end_run(run);
+        let fails = self.workload.shape_of(index).fails;
+        let failed = fails > 0.0 && self.rng.unit() < fails;
+        let end = if failed { End::Failed { retry: true } } else { End::Done };
+        self.note(5, u64::from(index));
+        self.mark(|| Mark::Ended { task: index, node, failed });
+        self.count_step(6, u64::from(node));
+        self.input(node, worker::Input::Ended { task, attempt, end });
+    }
+
+    /// Everything a worker ran has gone with it.
+    pub(super) fn drop_runs(&mut self, node: u32) {
+        for run in self.nodes[node as usize].runs.clone() {
+            let ended = self.end_run(run);
+            self.mark(|| Mark::Lost { task: ended.index, node });
+        }
+    }
+
+    /// The coordinator has settled a task.
+    pub(super) fn settle(&mut self, task: TaskId, status: Status, cause: Cause) {
+        let Some(&index) = self.index_of.get(task.index()) else { return };
+        let fate = &mut self.fates[index as usize];
+        if let Some(before) = fate.status
+            && let Some(watch) = &mut self.watch
+        {
+            watch.says(format!("{} was settled as {} and again as {}", index, before.name(), status.name()));
+        }
+        fate.status = Some(status);
+        fate.ended = self.now;
+        self.settled += 1;
+        self.failed += u64::from(status != Status::Completed);
+        self.last_end = self.now;
+        self.note(7, u64::from(index) << 8 | status as u64);
+        self.mark(|| Mark::Settled { task: index, status, cause });
+        if status != Status::Completed {
+            self.forget_unspawned(index);
+        }
+    }
+
+    /// A task that never ran spawns nothing: what it would have spawned does not exist.
+    fn forget_unspawned(&mut self, index: u32) {
+        if self.fates[index as usize].runs > 0 {
+            return;
+        }
+        let mut gone: Vec<u32> = self.children.of(index).into_vec();
+        while let Some(child) = gone.pop() {
+            self.refuse(child);
+            gone.extend(self.children.of(child));
+        }
+    }
+}
