@@ -178,6 +178,23 @@ impl<'worker> Ctx<'worker> {
         unsafe { fork::<false, _, _, _, _>(self.deque, self.tail, a, b) }
     }
 
+    /// A context for a call that takes one, so that there is still one afterwards.
+    ///
+    /// ```
+    /// # use filch_pool::{Ctx, Pool};
+    /// # fn sum(_: Ctx<'_>, numbers: &[u64]) -> u64 { numbers.iter().sum() }
+    /// fn sums(mut ctx: Ctx<'_>, lists: &[Vec<u64>]) -> Vec<u64> {
+    ///     lists.iter().map(|list| sum(ctx.reborrow(), list)).collect()
+    /// }
+    /// # let pool = Pool::builder().threads(1).build().unwrap();
+    /// assert_eq!(pool.run(|ctx| sums(ctx, &[vec![1, 2], vec![3]])), [3, 3]);
+    /// ```
+    #[inline(always)]
+    pub fn reborrow(&mut self) -> Ctx<'_> {
+        // The tail stays the true one: this context is borrowed for as long as the new one lives.
+        Ctx::at(self.deque, self.tail)
+    }
+
     /// Whether an idle worker asked this one for work.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
