@@ -65,6 +65,9 @@ pub trait Way: 'static {
         b: impl FnOnce(Self::Place<'_, '_>) -> B + Send,
     ) -> (A, B);
 
+    /// The same place for a call, so that it is still there afterwards.
+    fn again<'a, 'b: 'a>(place: &'a mut Self::Place<'_, 'b>) -> Self::Place<'a, 'b>;
+
     /// Does the work several times, after entering the system once.
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64;
 }
@@ -89,6 +92,9 @@ impl Way for Serial {
         (a(()), b(()))
     }
 
+    #[inline(always)]
+    fn again<'a, 'b: 'a>((): &'a mut ()) {}
+
     fn run(_: &Systems, work: impl Work, times: usize) -> u64 {
         repeat::<Self, _>((), work, times)
     }
@@ -107,6 +113,11 @@ impl Way for FilchCtx {
         place.join(a, b)
     }
 
+    #[inline(always)]
+    fn again<'a, 'b: 'a>(place: &'a mut Ctx<'_>) -> Ctx<'a> {
+        place.reborrow()
+    }
+
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64 {
         systems.filch.run(|place| repeat::<Self, _>(place, work, times))
     }
@@ -121,6 +132,9 @@ impl Way for FilchJoin {
         filch_pool::join(|| a(()), || b(()))
     }
 
+    #[inline(always)]
+    fn again<'a, 'b: 'a>((): &'a mut ()) {}
+
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64 {
         systems.filch.install(|| repeat::<Self, _>((), work, times))
     }
@@ -134,6 +148,9 @@ impl Way for Rayon {
     fn join<A: Send, B: Send>(_: &mut (), a: impl FnOnce(()) -> A + Send, b: impl FnOnce(()) -> B + Send) -> (A, B) {
         rayon::join(|| a(()), || b(()))
     }
+
+    #[inline(always)]
+    fn again<'a, 'b: 'a>((): &'a mut ()) {}
 
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64 {
         systems.rayon.install(|| repeat::<Self, _>((), work, times))
@@ -154,6 +171,11 @@ impl Way for Chili {
         (a, b)
     }
 
+    #[inline(always)]
+    fn again<'a, 'b: 'a>(place: &'a mut &mut chili::Scope<'b>) -> &'a mut chili::Scope<'b> {
+        place
+    }
+
     fn run(systems: &Systems, work: impl Work, times: usize) -> u64 {
         repeat::<Self, _>(&mut systems.chili.scope(), work, times)
     }
@@ -168,6 +190,5 @@ pub trait Work: Copy + Send + Sync + 'static {
 /// Does the work several times; returns the sum of what came out.
 fn repeat<W: Way, K: Work>(mut place: W::Place<'_, '_>, work: K, times: usize) -> u64 {
     // Each time it must look like another work, or the compiler does it once.
-    let mut once = |work: K| W::join(&mut place, move |place| work.work::<W>(place), |_| ()).0;
-    (0..times).map(|_| once(black_box(work))).sum()
+    (0..times).map(|_| black_box(work).work::<W>(W::again(&mut place))).sum()
 }

@@ -178,6 +178,23 @@ impl<'worker> Ctx<'worker> {
         unsafe { fork::<false, _, _, _, _>(self.deque, self.tail, a, b) }
     }
 
+    /// A context for a call that takes one, so that there is still one afterwards.
+    ///
+    /// ```
+    /// # use filch_pool::{Ctx, Pool};
+    /// # fn sum(_: Ctx<'_>, numbers: &[u64]) -> u64 { numbers.iter().sum() }
+    /// fn sums(mut ctx: Ctx<'_>, lists: &[Vec<u64>]) -> Vec<u64> {
+    ///     lists.iter().map(|list| sum(ctx.reborrow(), list)).collect()
+    /// }
+    /// # let pool = Pool::builder().threads(1).build().unwrap();
+    /// assert_eq!(pool.run(|ctx| sums(ctx, &[vec![1, 2], vec![3]])), [3, 3]);
+    /// ```
+    #[inline(always)]
+    pub fn reborrow(&mut self) -> Ctx<'_> {
+        // The tail stays the true one: this context is borrowed for as long as the new one lives.
+        Ctx::at(self.deque, self.tail)
+    }
+
     /// Whether an idle worker asked this one for work.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
@@ -198,55 +215,56 @@ where
     B: FnOnce(Ctx<'_>) -> RB + Send,
     RB: Send,
 {
-    if !deque.may_push(tail) {
-        // The whole rest, so that nothing has to be kept for coming back here.
-        // SAFETY: the caller's promise.
-        return unsafe { fork_slow::<HINT, _, _, _, _>(deque, tail, a, b) };
-    }
-    let job = StackJob::new(b);
+    let kept = MaybeUninit::new(b);
+    // The job is made before it is known whether the fork is an easy one, in the only place where it will lie. A second way
+    // that takes the closures along would have them in memory before the job, and copied from there.
+    // SAFETY: just written. Of the two copies `both` uses one.
+    let job = StackJob::new(unsafe { kept.assume_init_read() });
     // SAFETY: the caller's promise; `both` takes the job back before it goes away.
     unsafe {
-        deque.push(tail, job.header());
-        both::<HINT, _, _, _, _>(deque, tail, a, &job)
+        let next = if deque.may_push(tail) {
+            deque.push(tail, job.header());
+            tail.wrapping_add(1)
+        } else {
+            push_slow(deque, tail, job.header())
+        };
+        both::<HINT, _, _, _, _>(deque, tail, next, a, kept, &job)
     }
 }
 
-/// A fork when somebody wants work or there is no room.
+/// Forks when somebody wants work or there is no room; returns the tail for the first arm.
+///
+/// Without room that is the tail as it was. Nobody sees the job then: it will be taken back from the slot behind the last,
+/// which is always empty.
 ///
 /// # Safety
-/// As for `fork`.
+/// As for `fork`; the job stays where it is as `Deque::push` wants it.
 #[cold]
 #[inline(never)]
-unsafe fn fork_slow<const HINT: bool, A, B, RA, RB>(deque: &Deque, tail: *const Slot, a: A, b: B) -> (RA, RB)
-where
-    A: FnOnce(Ctx<'_>) -> RA,
-    B: FnOnce(Ctx<'_>) -> RB + Send,
-    RB: Send,
-{
-    let job = StackJob::new(b);
-    // SAFETY: the caller's promise, as in `fork`.
-    unsafe {
-        if deque.push_slow(tail, job.header()) {
-            if let Some(worker) = worker::current() {
-                worker.registry().shared_fork();
-            }
-            return both::<HINT, _, _, _, _>(deque, tail, a, &job);
-        }
-        // The job never became visible.
-        let b = job.take_body();
-        (a(Ctx::at(deque, tail)), b(Ctx::at(deque, tail)))
+unsafe fn push_slow(deque: &Deque, tail: *const Slot, job: *const Header) -> *const Slot {
+    // SAFETY: the caller's promise.
+    let fits = unsafe { deque.push_slow(tail, job) };
+    if fits && let Some(worker) = worker::current() {
+        worker.registry().shared_fork();
     }
+    tail.wrapping_add(usize::from(fits))
 }
 
-/// The two arms of a fork, the second in `slot`.
+/// The most bytes of a closure that the owner reads back from the job.
+const READ_BACK: usize = 16;
+
+/// The two arms of a fork, the second in `slot`; `next` is the tail for the first. `kept` is a copy of the job's body: the
+/// owner runs one of them, and neither if somebody else ran the job.
 ///
 /// # Safety
-/// As for `fork`; the job is in the slot, the newest.
+/// As for `fork`; the job is in the slot, the newest, or nobody sees it.
 #[inline(always)]
 unsafe fn both<const HINT: bool, A, B, RA, RB>(
     deque: &Deque,
     slot: *const Slot,
+    next: *const Slot,
     a: A,
+    kept: MaybeUninit<B>,
     job: &StackJob<B, RB>,
 ) -> (RA, RB)
 where
@@ -255,12 +273,12 @@ where
     RB: Send,
 {
     if HINT {
-        deque.set_hint(slot.wrapping_add(1));
+        deque.set_hint(next);
     }
     // The panic of the first arm is caught and goes on from `abandon`, which the compiler must take for a function that
     // returns. Code that only unwinds or never returns would keep it from saving registers as late as it can, and every
     // leaf of the recursion would pay for that: a quarter of all instructions in a tree of small forks.
-    let first = match catch_unwind(AssertUnwindSafe(|| a(Ctx::at(deque, slot.wrapping_add(1))))) {
+    let first = match catch_unwind(AssertUnwindSafe(|| a(Ctx::at(deque, next)))) {
         Ok(first) => first,
         // SAFETY: the fork is the newest again.
         Err(payload) => unsafe { black_box(StackJob::abandon as Abandon<B, RB, RA>)(job, deque, slot, payload) },
@@ -271,7 +289,10 @@ where
     // SAFETY: the fork is the newest again, and once it is taken back its body is ours.
     unsafe {
         if deque.pop_private(slot) {
-            (first, job.take_body()(Ctx::at(deque, slot)))
+            // A large closure is copied out of the job in words larger than those it was written in. A processor waits with
+            // such a load until the stores are done, which costs more than all the rest; the other copy may be in registers.
+            let b = if size_of::<B>() > READ_BACK { kept.assume_init() } else { job.take_body() };
+            (first, b(Ctx::at(deque, slot)))
         } else {
             (first, job.finish(deque, slot))
         }
@@ -296,14 +317,15 @@ where
     RA: Send,
     RB: Send,
 {
-    let Some(deque) = worker::current_deque() else { return join_outside(a, b) };
+    // Both in one value, which is put together only then: as two they would be in memory from the beginning.
+    let Some(deque) = worker::current_deque() else { return join_outside((a, b)) };
     // SAFETY: this is the owner's thread, and the tail is the true one.
     unsafe { fork::<true, _, _, _, _>(deque, deque.tail(), move |_| a(), move |_| b()) }
 }
 
 #[cold]
 #[inline(never)]
-fn join_outside<A, B, RA, RB>(a: A, b: B) -> (RA, RB)
+fn join_outside<A, B, RA, RB>((a, b): (A, B)) -> (RA, RB)
 where
     A: FnOnce() -> RA + Send,
     B: FnOnce() -> RB + Send,

@@ -240,7 +240,9 @@ impl Deque {
         unsafe { put(tail, job) };
     }
 
-    /// Answers a request, and puts the job into slot `tail`; false if there is no room for it.
+    /// Answers a request, and puts the job into slot `tail`; false if there is no room for it. Then nobody sees the job, the
+    /// tail stays where it is, and taking the job back from there always succeeds: the slot at the end is empty for ever,
+    /// and never public.
     ///
     /// # Safety
     /// As for `push`, except that nothing is asked before.
@@ -302,7 +304,8 @@ impl Deque {
     /// Takes the job in a slot back if no thief can see it and none asks for work. Otherwise it is up to `pop_slow`.
     ///
     /// # Safety
-    /// Only the owner calls it, and the slot is the last below the true tail.
+    /// Only the owner calls it, and the slot is the last below the true tail; or it is the end, for a job that `push_slow`
+    /// refused.
     #[inline(always)]
     pub(crate) unsafe fn pop_private(&self, slot: *const Slot) -> bool {
         let private = slot >= self.limits.join.get();

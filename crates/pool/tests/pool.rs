@@ -147,6 +147,46 @@ fn a_panic_deep_down_unwinds_through_many_forks() {
     }
 }
 
+/// What a forked closure carries is used once and dropped once, whatever its size, whoever runs it, and if nobody does.
+#[test]
+fn closures_of_every_size_are_run_or_dropped_once() {
+    fn tree<const SIZE: usize>(mut ctx: Ctx<'_>, depth: u32, token: &Arc<()>, fail: bool) -> usize {
+        if depth == 0 {
+            assert!(!fail, "the first leaf");
+            return 1;
+        }
+        let (carried, ballast) = (Arc::clone(token), [1; SIZE]);
+        let second = move || ballast.iter().sum::<usize>() / SIZE * usize::from(Arc::strong_count(&carried) > 1);
+        let (a, b) = if depth.is_multiple_of(2) {
+            ctx.join(
+                |ctx| tree::<SIZE>(ctx, depth - 1, token, fail),
+                move |ctx| tree::<SIZE>(ctx, depth - 1, token, false) * second(),
+            )
+        } else {
+            join(
+                || filch_pool::run(|ctx| tree::<SIZE>(ctx, depth - 1, token, fail)),
+                move || filch_pool::run(|ctx| tree::<SIZE>(ctx, depth - 1, token, false)) * second(),
+            )
+        };
+        a + b
+    }
+    fn check<const SIZE: usize>(pool: &Pool) {
+        let depth = if cfg!(miri) { 4 } else { 12 };
+        let token = Arc::new(());
+        for _ in 0..times(20) {
+            assert_eq!(pool.run(|ctx| tree::<SIZE>(ctx, depth, &token, false)), 1 << depth);
+            let failed = catch_unwind(AssertUnwindSafe(|| pool.run(|ctx| tree::<SIZE>(ctx, depth, &token, true))));
+            assert_eq!(message(&*failed.unwrap_err()), "the first leaf");
+            assert_eq!(Arc::strong_count(&token), 1);
+        }
+    }
+    for threads in [1, 2] {
+        check::<1>(&pool(threads));
+        check::<2>(&pool(threads));
+        check::<40>(&pool(threads));
+    }
+}
+
 #[test]
 fn forks_deeper_than_the_slots_run_in_order() {
     fn chain(mut ctx: Ctx<'_>, n: u32) -> u32 {
