@@ -5,6 +5,7 @@
 //! events with the same seed give the same actions, byte for byte.
 
 mod balance;
+mod blocks;
 #[cfg(test)]
 mod bounds;
 mod chores;

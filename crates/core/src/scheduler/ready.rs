@@ -169,7 +169,8 @@ impl Ready {
                 queue.turns.remove(&(received, job));
                 queue.jobs.remove(&job);
             }
-            Some(&((_, _, first), _)) if !fair => {
+            Some(&(first, _)) if !fair => {
+                let first = first.sequence;
                 queue.turns.remove(&(lanes.received, job));
                 queue.turns.insert((first, job));
                 lanes.received = first;
@@ -244,7 +245,7 @@ impl Ready {
             for &(received, job) in queue.turns.from(first_turn) {
                 let Some(lanes) = queue.jobs.get(&job) else { continue };
                 let resumed = resumed.filter(|cursor| cursor.turn == (received, job));
-                let first_lane = resumed.map_or(((0, 0, 0), 0), |cursor| cursor.lane);
+                let first_lane = resumed.map_or((OrderKey::default(), 0), |cursor| cursor.lane);
                 for &(order, lane) in lanes.order.from(first_lane) {
                     if looks == LANE_LOOKS {
                         let cursor = Cursor { level, turn: (received, job), lane: (order, lane) };

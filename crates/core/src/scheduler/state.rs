@@ -435,7 +435,8 @@ impl Array {
     }
 
     pub(crate) fn order(&self) -> OrderKey {
-        (self.template.deadline.0, self.template.rank, self.template.sequence)
+        let ArrayTemplate { deadline, rank, sequence, .. } = self.template;
+        OrderKey { deadline, rank, sequence }
     }
 
     /// What the next element asks of a worker.

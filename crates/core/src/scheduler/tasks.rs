@@ -93,7 +93,14 @@ impl Flags {
 }
 
 /// The order inside a level: earliest deadline, then highest rank, then first come.
-pub(crate) type OrderKey = (u64, u32, u64);
+/// Packed, since each queued task has one in its queue, beside a number of four bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(Rust, packed(4))]
+pub(crate) struct OrderKey {
+    pub(crate) deadline: Time,
+    pub(crate) rank: u32,
+    pub(crate) sequence: u64,
+}
 
 /// One task. Kept small: ten million of them may wait, and each step of one should touch two lines of the cache.
 #[derive(Clone, Debug)]
@@ -186,7 +193,7 @@ impl Task {
     }
 
     pub(crate) fn order(&self) -> OrderKey {
-        (self.deadline.0, self.rank, self.sequence)
+        OrderKey { deadline: self.deadline, rank: self.rank, sequence: self.sequence }
     }
 
     /// Whether it must not run beside others of its key, or twice at once: it leaves the scheduler only for a free slot.
