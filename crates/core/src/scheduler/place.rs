@@ -293,7 +293,7 @@ impl Scheduler {
         let next = self.ready.remove(&mut self.signatures[signature].waiting, &self.tasks, slot);
         if let Some(Head::Task(next)) = next {
             // It will probably be handed out next: by then it has come from memory.
-            self.tasks.load_ahead(next);
+            self.tasks.fetch(next, signature);
         }
         self.drop_reservation(slot);
     }

@@ -119,13 +119,21 @@ pub(crate) struct Ready {
     levels: [Level; LEVELS],
     lanes: Slab<Lane>,
     by_place: Interner,
+    /// In each level the lane changed last, which is likely to be asked for next.
+    recent: [u32; LEVELS],
     /// Jobs take turns by the work they have received; otherwise by who came first.
     fair: bool,
 }
 
 impl Ready {
     pub(crate) fn new(fair: bool) -> Ready {
-        Ready { levels: Default::default(), lanes: Slab::default(), by_place: Interner::default(), fair }
+        Ready {
+            levels: Default::default(),
+            lanes: Slab::default(),
+            by_place: Interner::default(),
+            recent: [NONE; LEVELS],
+            fair,
+        }
     }
 
     /// The work received by the least served job of a level; a job that comes back starts there at the least.
@@ -133,7 +141,12 @@ impl Ready {
         self.levels[usize::from(level) - 1].turns.first().map_or(0, |turn| turn.0)
     }
 
+    #[inline]
     fn lane(&self, level: u8, job: u32, signature: u32) -> Option<u32> {
+        let recent = self.recent[usize::from(level) - 1];
+        if self.lanes.get(recent).is_some_and(|lane| lane.is(level, job, signature)) {
+            return Some(recent);
+        }
         let hash = short_hash(&(level, job, signature));
         self.by_place.find(hash, |at| self.lanes[at].is(level, job, signature))
     }
@@ -165,6 +178,7 @@ impl Ready {
     ) -> Option<Head> {
         let known = self.lane(level, job, signature);
         let at = known.unwrap_or_else(|| self.new_lane(level, job, signature));
+        self.recent[usize::from(level) - 1] = at;
         let lane = &mut self.lanes[at];
         let before = lane.head().map(|head| head.0);
         edit(lane);
@@ -190,16 +204,20 @@ impl Ready {
         after: Option<OrderKey>,
     ) {
         let queue = &mut self.levels[usize::from(level) - 1];
-        if queue.jobs.get(&job).is_none() {
+        if before.is_none() && queue.jobs.get(&job).is_none() {
             queue.turns.insert((received, job));
             queue.jobs.insert_new(job, JobLanes { received, ..JobLanes::default() });
         }
         let Some(lanes) = queue.jobs.get_mut(&job) else { return };
-        if let Some(order) = before {
-            lanes.order.remove(&(order, signature));
-        }
-        if let Some(order) = after {
-            lanes.order.insert((order, signature));
+        match (before, after) {
+            (Some(before), Some(after)) => lanes.order.replace(&(before, signature), (after, signature)),
+            (Some(before), None) => {
+                lanes.order.remove(&(before, signature));
+            }
+            (None, Some(after)) => {
+                lanes.order.insert((after, signature));
+            }
+            (None, None) => {}
         }
         match lanes.order.first() {
             None => {

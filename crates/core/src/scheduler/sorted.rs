@@ -89,6 +89,30 @@ impl<T: Ord + Copy> Sorted<T> {
         }
     }
 
+    /// Puts an entry that is not there in the place of one that is.
+    #[inline]
+    pub(crate) fn replace(&mut self, before: &T, after: T) {
+        let Sorted::Few(list) = self else {
+            self.remove(before);
+            self.insert(after);
+            return;
+        };
+        let from = if list.first() == Some(before) { Ok(0) } else { list.binary_search(before) };
+        let Ok(from) = from else { return };
+        if *before < after && list.get(from + 1).is_none_or(|next| after < *next) {
+            list[from] = after;
+            return;
+        }
+        let Err(to) = list.binary_search(&after) else { return };
+        if from < to {
+            list.copy_within(from + 1..to, from);
+            list[to - 1] = after;
+        } else {
+            list.copy_within(to..from, to + 1);
+            list[to] = after;
+        }
+    }
+
     pub(crate) fn pop_first(&mut self) -> Option<T> {
         let first = *self.first()?;
         self.remove(&first);
@@ -150,6 +174,13 @@ mod tests {
                     assert_eq!(sorted.insert(entry), tree.insert(entry));
                 } else if rng.below(3) == 0 {
                     assert_eq!(sorted.pop_first(), tree.pop_first());
+                } else if tree.contains(&entry) && rng.below(2) == 0 {
+                    let after = rng.below(100) as u32;
+                    if !tree.contains(&after) {
+                        sorted.replace(&entry, after);
+                        assert!(tree.remove(&entry) && tree.insert(after));
+                        assert!(sorted.iter().eq(tree.iter()));
+                    }
                 } else {
                     assert_eq!(sorted.remove(&entry), tree.remove(&entry));
                 }

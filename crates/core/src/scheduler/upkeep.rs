@@ -259,6 +259,12 @@ impl Scheduler {
                 let due = self.tasks.at(slot).since + interval;
                 if due > self.now {
                     next = Some(next.map_or(due, |next| next.min(due)));
+                    // The one after it will be looked at when this one rises: by then it has come from memory. Nothing
+                    // is changed, and nobody waits for a write.
+                    let after = self.tasks.at(slot).newer;
+                    if promoted > 0 && after != NONE {
+                        self.tasks.at_mut(after).older = slot;
+                    }
                     break;
                 }
                 if promoted == PROMOTIONS_PER_STEP {
