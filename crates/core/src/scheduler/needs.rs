@@ -46,6 +46,7 @@ impl SharedNeeds {
             let removed = self.table.remove(hash_of(&*needs), |known| Arc::ptr_eq(known, &needs));
             debug_assert!(removed.is_some(), "what is shared is found");
         }
+        drop(needs);
     }
 }
 
