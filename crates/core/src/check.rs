@@ -3,7 +3,9 @@
 //! [`Scheduler::check`] recomputes everything from the tasks and compares; tests call it after every step on small
 //! states. [`Scheduler::check_part`] looks at a few tasks and workers and the sums, for large states.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::event::Held;
 use crate::ids::{NONE, TaskId};
@@ -43,7 +45,7 @@ impl Scheduler {
     /// The first invariant that does not hold.
     pub fn check(&self) -> Result<(), Violation> {
         self.check_sums()?;
-        self.ready.verify().map_err(Violation)?;
+        self.ready.verify(&self.tasks, &self.signatures).map_err(Violation)?;
         for slot in self.tasks.slots() {
             self.check_task(slot)?;
         }
@@ -246,15 +248,23 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Central tasks that nobody waits beside with the same signature.
+    fn without_lane(&self) -> impl Iterator<Item = u32> + '_ {
+        self.signatures.iter().filter_map(|(_, signature)| signature.waiting.sole())
+    }
+
     fn check_counts(&self) -> Result<(), Violation> {
         let states = || self.tasks.slots().map(|slot| self.tasks.at(slot));
-        let in_lanes = self.ready.tasks().count();
+        let in_lanes = self.ready.tasks().count() + self.without_lane().count();
         let central = states().filter(|task| task.state == State::Central).count();
         ensure!(in_lanes == central, "{in_lanes} tasks in lanes, {central} central");
         for (level, job, signature, order, slot) in self.ready.tasks() {
             let task = self.tasks.at(slot);
             let right = (task.level, task.job, task.signature, task.order()) == (level, job, signature, order);
             ensure!(right && task.state == State::Central, "{} is in a wrong lane", self.tasks.id(slot));
+        }
+        for slot in self.without_lane() {
+            ensure!(self.tasks.at(slot).state == State::Central, "{} waits without a lane", self.tasks.id(slot));
         }
         let mut waiting = states().filter(|task| task.state.is_queued()).count() as u64;
         let mut parked = states().filter(|task| task.state == State::Parked).count() as u64;
@@ -300,6 +310,8 @@ impl Scheduler {
             let counted = users.get(&slot).copied().unwrap_or(0);
             ensure!(signature.users == counted, "signature {slot}: {} users, {counted} counted", signature.users);
         }
+        let needs: BTreeSet<_> = self.signatures.iter().map(|(_, signature)| Arc::as_ptr(&signature.needs)).collect();
+        ensure!(self.needs.len() == needs.len(), "{} needs shared, {} in use", self.needs.len(), needs.len());
         let depths = self.workers.iter().map(|(_, worker)| worker.queue.len() as u64);
         let (sum, squares) = depths.fold((0, 0), |(sum, squares), depth| (sum + depth, squares + depth * depth));
         ensure!(self.counters.depths() == (sum, squares), "queue lengths are counted wrong");
@@ -376,7 +388,7 @@ impl Scheduler {
             if worker.credit == 0 || worker.used_slots() > 0 || worker.state != WorkerState::Up {
                 continue;
             }
-            let central = self.ready.tasks().map(|entry| entry.4);
+            let central = self.ready.tasks().map(|entry| entry.4).chain(self.without_lane());
             let runnable = |slot: &u32| {
                 let signature = &self.signatures[self.tasks.at(*slot).signature];
                 self.classes[worker.class].can_ever(signature).is_ok() && self.fits_now(*slot, at).is_ok()

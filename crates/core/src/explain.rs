@@ -382,8 +382,9 @@ impl Scheduler {
                 self.explain_candidates(&array.wish(), array.requeues, [key], reasons);
             }
             ArrayPlace::Lane => {
-                let (deadline, rank, sequence) = array.order();
-                let tasks = self.ready.ahead_of(array.level, job, (deadline, rank, sequence + 1), COUNTED);
+                let mut next = array.order();
+                next.sequence += 1;
+                let tasks = self.ready.ahead_of(array.level, job, next, COUNTED);
                 let behind = (tasks > 0).then_some(Reason::Behind { tasks, level: array.level });
                 self.explain_candidates(&array.wish(), array.requeues, behind, reasons);
             }

@@ -142,7 +142,7 @@ pub(crate) fn short_hash<K: Hash>(key: &K) -> u32 {
 }
 
 #[inline]
-fn hash_of<K: Hash>(key: &K) -> u64 {
+pub(crate) fn hash_of<K: Hash>(key: &K) -> u64 {
     FxBuildHasher.hash_one(key)
 }
 

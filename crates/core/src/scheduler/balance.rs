@@ -98,7 +98,7 @@ impl Scheduler {
 
     /// The placement whose rule about victims goes for a task.
     fn rule_of(&self, slot: u32) -> usize {
-        let at = self.placement_at(self.signatures[self.tasks.at(slot).signature].task_type);
+        let at = self.placement_at(self.signatures[self.tasks.at(slot).signature].needs.task_type);
         if self.placements[at].chooser.is_some() { at } else { 0 }
     }
 

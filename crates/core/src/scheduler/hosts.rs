@@ -16,7 +16,6 @@ use super::ready::{Cursor, Head};
 use super::{Scheduler, Signature};
 use crate::action::Action;
 use crate::capabilities::CapabilitySet;
-use crate::config::Matching;
 use crate::ids::NONE;
 
 /// Classes looked at for one signature in one go.
@@ -93,9 +92,9 @@ impl Hosts {
         let all_of = |set: &CapabilitySet| -> SmallVec<[Option<&Births>; 4]> {
             set.ids().iter().map(|id| self.by_capability.get(&id.0)).collect()
         };
-        let mut needed = all_of(&signature.requires);
-        let skills = all_of(&signature.skills);
-        let by_skills = signature.matching == Matching::Fallback;
+        let mut needed = all_of(&signature.needs.requires);
+        let skills = all_of(&signature.needs.skills);
+        let by_skills = signature.is_fallback();
         if !by_skills {
             needed.extend(skills.iter().copied());
         }
@@ -160,7 +159,7 @@ impl Scheduler {
     /// The same, looking at no more than so many classes.
     pub(super) fn has_host_within(&mut self, at: u32, looks: &mut usize) -> bool {
         let signature = &self.signatures[at];
-        if signature.matching == Matching::Fallback {
+        if signature.is_fallback() {
             return signature.best_shared > 0 || self.hosts.undecided.contains(&at);
         }
         if let Some(class) = self.classes.get(signature.host)
@@ -206,7 +205,7 @@ impl Scheduler {
     /// Goes on with the search for the best match of a signature; whether it has come to its end.
     fn look_for_best(&self, signature: &Signature, search: &mut Search, looks: &mut usize) -> bool {
         for (birth, class) in self.hosts.walk(signature, search.seen) {
-            if search.best as usize == signature.skills.len() {
+            if search.best as usize == signature.needs.skills.len() {
                 break;
             }
             if *looks == 0 {
@@ -372,14 +371,14 @@ impl Scheduler {
             self.hosts.widened.clear();
         }
         for lane in lanes {
-            while let Some(Head::Task(slot)) = self.ready.head(&lane) {
+            while let Some(Head::Task(slot)) = self.head(&lane) {
                 let candidates = self.candidates(slot, Wanted::Room);
                 let Some(worker) = self.decide(slot, &candidates, true) else { break };
                 self.take_from_lane(slot);
                 self.assign(slot, worker, actions);
                 self.relist(worker);
             }
-            if self.ready.head(&lane) == Some(Head::Element) {
+            if self.head(&lane) == Some(Head::Element) {
                 self.serve_waiting_workers(lane.job, actions);
             }
         }
@@ -388,7 +387,7 @@ impl Scheduler {
     /// Whether what is remembered about classes and signatures is so, for checks.
     pub(crate) fn verify_hosts(&self) -> Result<(), String> {
         for (at, signature) in self.signatures.iter() {
-            if signature.matching == Matching::Fallback {
+            if signature.is_fallback() {
                 let best = self.classes.iter().map(|(_, class)| class.shared_skills(signature)).max().unwrap_or(0);
                 if self.hosts.is_settled() && signature.best_shared != best {
                     return Err(format!("signature {at}: {} skills shared, should be {best}", signature.best_shared));

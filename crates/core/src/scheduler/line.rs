@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::tasks::OrderKey;
 use crate::ids::NONE;
+use crate::time::Time;
 
 /// A task's place: its order, then its slot.
 pub(crate) type Entry = (OrderKey, u32);
@@ -58,7 +59,7 @@ impl Default for Line {
     }
 }
 
-const NOBODY: Entry = ((0, 0, 0), NONE);
+const NOBODY: Entry = (OrderKey { deadline: Time::ZERO, rank: 0, sequence: 0 }, NONE);
 
 impl Line {
     pub(crate) fn len(&self) -> usize {
@@ -211,6 +212,15 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
+    fn order(deadline: u64, sequence: u64) -> OrderKey {
+        OrderKey { deadline: Time(deadline), rank: 9, sequence }
+    }
+
+    #[test]
+    fn an_entry_stays_small() {
+        assert_eq!(size_of::<Entry>(), 24);
+    }
+
     #[test]
     fn it_behaves_like_a_sorted_set() {
         for seed in 0..20 {
@@ -220,12 +230,12 @@ mod tests {
                 match rng.below(20) {
                     // In order, out of order, first away, anybody away.
                     0..8 => {
-                        let entry = ((9, 9, step), step as u32);
+                        let entry = (order(9, step), step as u32);
                         line.insert(entry);
                         set.insert(entry);
                     }
                     8..10 => {
-                        let entry = ((rng.below(10) as u64, 9, step), step as u32);
+                        let entry = (order(rng.below(10) as u64, step), step as u32);
                         line.insert(entry);
                         set.insert(entry);
                     }
@@ -251,7 +261,7 @@ mod tests {
                     all.sort_unstable();
                     assert!(all.iter().eq(set.iter()));
                     assert!(line.in_order().eq(set.iter().map(|entry| entry.1)));
-                    let order = (9, 9, step / 2);
+                    let order = order(9, step / 2);
                     assert_eq!(line.before(order, usize::MAX), set.range(..(order, 0)).count());
                 }
             }

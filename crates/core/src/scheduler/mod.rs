@@ -5,6 +5,7 @@
 //! events with the same seed give the same actions, byte for byte.
 
 mod balance;
+mod blocks;
 #[cfg(test)]
 mod bounds;
 mod chores;
@@ -14,6 +15,7 @@ mod hosts;
 mod keys;
 mod line;
 mod members;
+mod needs;
 mod own;
 mod place;
 mod ready;
@@ -53,6 +55,7 @@ pub(crate) use devices::{Devices, wanted as wanted_devices};
 pub(crate) use directory::Directory;
 pub(crate) use hosts::{CLASS_LOOKS, Hosts};
 pub(crate) use keys::Keys;
+pub(crate) use needs::SharedNeeds;
 pub(crate) use place::Wish;
 pub(crate) use ready::{LEVELS, Ready};
 pub(crate) use slab::{Interner, Slab};
@@ -106,6 +109,7 @@ pub struct Scheduler {
     hosts: Hosts,
     pub(crate) signatures: Slab<Signature>,
     signature_table: Interner,
+    pub(crate) needs: SharedNeeds,
     /// The signature interned last, which the next task is likely to share.
     last_signature: u32,
     pub(crate) jobs: Slab<Job>,
@@ -204,6 +208,7 @@ impl Scheduler {
             hosts: Hosts::default(),
             signatures: Slab::default(),
             signature_table: Interner::default(),
+            needs: SharedNeeds::default(),
             last_signature: NONE,
             jobs,
             job_generations: vec![0],

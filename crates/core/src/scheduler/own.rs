@@ -81,11 +81,12 @@ impl OwnQueue {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tasks::OrderKey;
     use super::*;
 
     #[test]
     fn both_parts_are_one_queue_in_order() {
-        let place = |sequence: u64| (0, (0, 0, sequence), sequence as u32);
+        let place = |sequence: u64| (0, OrderKey { sequence, ..OrderKey::default() }, sequence as u32);
         let mut queue = OwnQueue::default();
         for sequence in [5, 1, 4, 2, 3] {
             queue.insert(place(sequence), sequence % 2 == 0);

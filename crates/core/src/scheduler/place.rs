@@ -282,9 +282,9 @@ impl Scheduler {
         let task = self.tasks.at_mut(slot);
         let waited = std::mem::replace(&mut task.state, State::Central).is_queued();
         task.worker = NONE;
-        let (level, job, signature, order) = (task.level, task.job, task.signature, task.order());
+        let (level, job, signature) = (task.level, task.job, task.signature);
         let received = self.join_level(level, job);
-        self.ready.push(level, job, signature, received, order, slot);
+        self.ready.push(&mut self.signatures[signature].waiting, &self.tasks, slot, received);
         if !waited {
             self.age_enter(slot);
         }
@@ -307,11 +307,11 @@ impl Scheduler {
 
     /// Takes a task out of its lane; it stays in its level's list by age.
     pub(super) fn leave_lane(&mut self, slot: u32) {
-        let task = self.tasks.at(slot);
-        let next = self.ready.remove(task.level, task.job, task.signature, task.order(), slot);
+        let signature = self.tasks.at(slot).signature;
+        let next = self.ready.remove(&mut self.signatures[signature].waiting, &self.tasks, slot);
         if let Some(Head::Task(next)) = next {
             // It will probably be handed out next: by then it has come from memory.
-            self.tasks.load_ahead(next);
+            self.tasks.fetch(next, signature);
         }
         self.drop_reservation(slot);
     }
@@ -407,7 +407,7 @@ impl Scheduler {
     pub(crate) fn candidates(&self, slot: u32, wanted: Wanted) -> Candidates {
         let task = self.tasks.at(slot);
         let signature = &self.signatures[task.signature];
-        let directory = &self.directories[self.placement(signature.task_type).directory];
+        let directory = &self.directories[self.placement(signature.needs.task_type).directory];
         let per_class = self.config.scheduling.candidates_per_class as usize;
         let mut found = Candidates::new();
         let (eligible, looks) = (Cell::new(0), Cell::new(0));
@@ -506,7 +506,7 @@ impl Scheduler {
             let views: SmallVec<[WorkerView<'_>; 8]> =
                 candidates.iter().map(|&at| self.worker_view(slot, at)).collect();
             let task = self.task_view(slot);
-            let policy = &*self.placement(self.signatures[self.tasks.at(slot).signature].task_type).policy;
+            let policy = &*self.placement(self.signatures[self.tasks.at(slot).signature].needs.task_type).policy;
             let mut scores = Vec::with_capacity(views.len());
             policy.score_all(&task, &views, &mut scores);
             let winner = policy::best(&views, &scores)?;
@@ -590,10 +590,10 @@ impl Scheduler {
             queued: worker.queue.len() as u32,
             gpus: class.capacity.get(crate::ids::ResourceId::GPUS).as_f64(),
             backlog: worker.backlog(),
-            skill_match: class.bits.skill_match(&signature.skills),
-            spare: class.bits.spare(&signature.requires, &signature.skills),
+            skill_match: class.bits.skill_match(&signature.needs.skills),
+            spare: class.bits.spare(&signature.needs.requires, &signature.needs.skills),
             success_rate: worker.success_rate(),
-            average: worker.average(self.average_of(signature.task_type)),
+            average: worker.average(self.average_of(signature.needs.task_type)),
             estimate,
             cost_rate: class.cost_rate,
             weight: class.weight,

@@ -1,12 +1,15 @@
 //! The central queue: levels, in each the jobs by the work they have received, in each job a lane per signature.
 //!
 //! A worker that asks looks at lanes, not at tasks: all tasks of a lane ask alike, so if the first does not fit, none
-//! does. Never knows workers; whether a lane fits is the caller's answer.
+//! does. A task whose signature nobody else waits with is a lane by itself, of which nothing is kept but its place among
+//! the lanes: there may be one for every task. Never knows workers; whether a lane fits is the caller's answer.
 
 use super::line::Line;
 use super::slab::{Interner, Slab};
 use super::sorted::Sorted;
-use super::tasks::OrderKey;
+use super::state::Signature;
+use super::tasks::{OrderKey, Tasks};
+use crate::ids::NONE;
 use crate::map::{Steady, short_hash};
 
 /// Levels of the queue, 1 to 5.
@@ -24,7 +27,24 @@ pub(crate) enum Head {
     Element,
 }
 
-/// Tasks of one job and level that ask alike. Kept small: there may be one for every task.
+/// How the tasks of one signature wait in the central queue, all jobs and levels together. Four bytes, since there may be
+/// a signature for every task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting(u32);
+
+impl Waiting {
+    /// No task waits, or has waited beside another since the signature is known.
+    pub(crate) const NOBODY: Waiting = Waiting(NONE);
+    /// They stand in lanes. It stays so while the signature is known: where two were, there will be two again.
+    const LANES: Waiting = Waiting(NONE - 1);
+
+    /// The slot of the only task that waits, which has no lane.
+    pub(crate) fn sole(self) -> Option<u32> {
+        (self != Waiting::NOBODY && self != Waiting::LANES).then_some(self.0)
+    }
+}
+
+/// Tasks of one job and level that ask alike, and the rest of an array.
 #[derive(Debug)]
 struct Lane {
     level: u8,
@@ -53,7 +73,7 @@ impl Lane {
 /// The lanes of one job in one level.
 #[derive(Debug, Default)]
 struct JobLanes {
-    /// Lanes by what is first in them; none is empty.
+    /// Lanes by what is first in them, each as its signature; none is empty.
     order: Sorted<(OrderKey, u32)>,
     /// The job's key among the jobs of the level.
     received: u64,
@@ -73,7 +93,6 @@ pub(crate) struct Found {
     pub(crate) job: u32,
     pub(crate) signature: u32,
     pub(crate) order: OrderKey,
-    lane: u32,
     /// A task of the lane that is to be taken instead of the first.
     pub(crate) picked: Option<u32>,
 }
@@ -83,7 +102,7 @@ pub(crate) struct Found {
 pub(crate) struct Cursor {
     level: u8,
     turn: (u64, u32),
-    lane: (OrderKey, u32),
+    lane: OrderKey,
 }
 
 /// What a search came to.
@@ -100,18 +119,51 @@ pub(crate) struct Ready {
     levels: [Level; LEVELS],
     lanes: Slab<Lane>,
     by_place: Interner,
+    /// In each level the lane changed last, which is likely to be asked for next.
+    recent: [u32; LEVELS],
     /// Jobs take turns by the work they have received; otherwise by who came first.
     fair: bool,
 }
 
 impl Ready {
     pub(crate) fn new(fair: bool) -> Ready {
-        Ready { levels: Default::default(), lanes: Slab::default(), by_place: Interner::default(), fair }
+        Ready {
+            levels: Default::default(),
+            lanes: Slab::default(),
+            by_place: Interner::default(),
+            recent: [NONE; LEVELS],
+            fair,
+        }
     }
 
     /// The work received by the least served job of a level; a job that comes back starts there at the least.
     pub(crate) fn floor(&self, level: u8) -> u64 {
         self.levels[usize::from(level) - 1].turns.first().map_or(0, |turn| turn.0)
+    }
+
+    #[inline]
+    fn lane(&self, level: u8, job: u32, signature: u32) -> Option<u32> {
+        let recent = self.recent[usize::from(level) - 1];
+        if self.lanes.get(recent).is_some_and(|lane| lane.is(level, job, signature)) {
+            return Some(recent);
+        }
+        let hash = short_hash(&(level, job, signature));
+        self.by_place.find(hash, |at| self.lanes[at].is(level, job, signature))
+    }
+
+    fn new_lane(&mut self, level: u8, job: u32, signature: u32) -> u32 {
+        let at = self.lanes.insert(Lane { level, job, signature, tasks: Line::default(), array: None });
+        self.by_place.insert(short_hash(&(level, job, signature)), at);
+        at
+    }
+
+    /// Gives the only task of a signature a lane, if there is one: others are coming. Its place among the lanes stays.
+    fn use_lanes(&mut self, waiting: &mut Waiting, tasks: &Tasks) {
+        if let Some(slot) = std::mem::replace(waiting, Waiting::LANES).sole() {
+            let task = tasks.at(slot);
+            let at = self.new_lane(task.level, task.job, task.signature);
+            self.lanes[at].tasks.insert((task.order(), slot));
+        }
     }
 
     /// Changes a lane and keeps the orders above it right. What is first in it then.
@@ -124,44 +176,48 @@ impl Ready {
         received: u64,
         edit: impl FnOnce(&mut Lane),
     ) -> Option<Head> {
-        let hash = short_hash(&(level, job, signature));
-        let at = match self.by_place.find(hash, |at| self.lanes[at].is(level, job, signature)) {
-            Some(at) => at,
-            None => {
-                let lane = Lane { level, job, signature, tasks: Line::default(), array: None };
-                let at = self.lanes.insert(lane);
-                self.by_place.insert(hash, at);
-                at
-            }
-        };
+        let known = self.lane(level, job, signature);
+        let at = known.unwrap_or_else(|| self.new_lane(level, job, signature));
+        self.recent[usize::from(level) - 1] = at;
         let lane = &mut self.lanes[at];
         let before = lane.head().map(|head| head.0);
         edit(lane);
         let (after, first) = lane.head().unzip();
         if before != after {
-            self.refile(at, received, before, after);
+            self.refile(level, job, signature, received, before, after);
+        }
+        if after.is_none() {
+            self.by_place.remove(short_hash(&(level, job, signature)), at);
+            self.lanes.remove(at);
         }
         first
     }
 
     /// Files a lane under its new head.
-    fn refile(&mut self, at: u32, received: u64, before: Option<OrderKey>, after: Option<OrderKey>) {
-        let &Lane { level, job, signature, .. } = &self.lanes[at];
-        let fair = self.fair;
+    fn refile(
+        &mut self,
+        level: u8,
+        job: u32,
+        signature: u32,
+        received: u64,
+        before: Option<OrderKey>,
+        after: Option<OrderKey>,
+    ) {
         let queue = &mut self.levels[usize::from(level) - 1];
-        if queue.jobs.get(&job).is_none() {
+        if before.is_none() && queue.jobs.get(&job).is_none() {
             queue.turns.insert((received, job));
             queue.jobs.insert_new(job, JobLanes { received, ..JobLanes::default() });
         }
         let Some(lanes) = queue.jobs.get_mut(&job) else { return };
-        if let Some(order) = before {
-            lanes.order.remove(&(order, at));
-        }
-        if let Some(order) = after {
-            lanes.order.insert((order, at));
-        } else {
-            self.by_place.remove(short_hash(&(level, job, signature)), at);
-            self.lanes.remove(at);
+        match (before, after) {
+            (Some(before), Some(after)) => lanes.order.replace(&(before, signature), (after, signature)),
+            (Some(before), None) => {
+                lanes.order.remove(&(before, signature));
+            }
+            (None, Some(after)) => {
+                lanes.order.insert((after, signature));
+            }
+            (None, None) => {}
         }
         match lanes.order.first() {
             None => {
@@ -169,7 +225,8 @@ impl Ready {
                 queue.turns.remove(&(received, job));
                 queue.jobs.remove(&job);
             }
-            Some(&((_, _, first), _)) if !fair => {
+            Some(&(first, _)) if !self.fair => {
+                let first = first.sequence;
                 queue.turns.remove(&(lanes.received, job));
                 queue.turns.insert((first, job));
                 lanes.received = first;
@@ -178,21 +235,44 @@ impl Ready {
         }
     }
 
-    pub(crate) fn push(&mut self, level: u8, job: u32, signature: u32, received: u64, order: OrderKey, slot: u32) {
-        self.edit(level, job, signature, received, |lane| {
-            lane.tasks.insert((order, slot));
-        });
+    /// Adds a task. `waiting` is its signature's.
+    pub(crate) fn push(&mut self, waiting: &mut Waiting, tasks: &Tasks, slot: u32, received: u64) {
+        let task = tasks.at(slot);
+        let (level, job, signature, order) = (task.level, task.job, task.signature, task.order());
+        if *waiting == Waiting::NOBODY {
+            *waiting = Waiting(slot);
+            self.refile(level, job, signature, received, None, Some(order));
+            return;
+        }
+        self.use_lanes(waiting, tasks);
+        self.edit(level, job, signature, received, |lane| lane.tasks.insert((order, slot)));
     }
 
     /// Takes a task out of its lane. What is first in it then.
-    pub(crate) fn remove(&mut self, level: u8, job: u32, signature: u32, order: OrderKey, slot: u32) -> Option<Head> {
+    pub(crate) fn remove(&mut self, waiting: &mut Waiting, tasks: &Tasks, slot: u32) -> Option<Head> {
+        let task = tasks.at(slot);
+        let (level, job, signature, order) = (task.level, task.job, task.signature, task.order());
+        if *waiting == Waiting(slot) {
+            *waiting = Waiting::NOBODY;
+            self.refile(level, job, signature, 0, Some(order), None);
+            return None;
+        }
         self.edit(level, job, signature, 0, |lane| {
             let removed = lane.tasks.remove((order, slot));
             debug_assert!(removed, "a central task is found in its lane");
         })
     }
 
-    pub(crate) fn set_array(&mut self, level: u8, job: u32, signature: u32, received: u64, order: Option<OrderKey>) {
+    /// Sets the place of the rest of a job's array. `waiting` is its signature's.
+    pub(crate) fn set_array(
+        &mut self,
+        waiting: &mut Waiting,
+        tasks: &Tasks,
+        (level, job, signature): (u8, u32, u32),
+        received: u64,
+        order: Option<OrderKey>,
+    ) {
+        self.use_lanes(waiting, tasks);
         self.edit(level, job, signature, received, |lane| lane.array = order.map(Box::new));
     }
 
@@ -244,14 +324,14 @@ impl Ready {
             for &(received, job) in queue.turns.from(first_turn) {
                 let Some(lanes) = queue.jobs.get(&job) else { continue };
                 let resumed = resumed.filter(|cursor| cursor.turn == (received, job));
-                let first_lane = resumed.map_or(((0, 0, 0), 0), |cursor| cursor.lane);
-                for &(order, lane) in lanes.order.from(first_lane) {
+                let first_lane = resumed.map_or_else(OrderKey::default, |cursor| cursor.lane);
+                for &(order, signature) in lanes.order.from((first_lane, 0)) {
                     if looks == LANE_LOOKS {
-                        let cursor = Cursor { level, turn: (received, job), lane: (order, lane) };
+                        let cursor = Cursor { level, turn: (received, job), lane: order };
                         return Search { found: None, cut_off: Some(cursor) };
                     }
                     looks += 1;
-                    let found = Found { level, job, signature: self.lanes[lane].signature, order, lane, picked: None };
+                    let found = Found { level, job, signature, order, picked: None };
                     if fits(&found) {
                         return Search { found: Some(found), cut_off: None };
                     }
@@ -261,22 +341,26 @@ impl Ready {
         Search { found: None, cut_off: None }
     }
 
-    /// What is first in the lane that was found, if it is still there.
+    /// What is first in the lane that was found, if it is still there. `waiting` is its signature's.
     #[inline]
-    pub(crate) fn head(&self, found: &Found) -> Option<Head> {
-        let lane = self.lanes.get(found.lane)?;
-        if !lane.is(found.level, found.job, found.signature) {
-            return None;
+    pub(crate) fn head(&self, waiting: Waiting, tasks: &Tasks, found: &Found) -> Option<Head> {
+        let &Found { level, job, signature, .. } = found;
+        match waiting.sole() {
+            Some(slot) => is_at(tasks, slot, level, job).then_some(Head::Task(slot)),
+            None => self.lanes[self.lane(level, job, signature)?].head().map(|head| head.1),
         }
-        lane.head().map(|head| head.1)
     }
 
-    /// The tasks of the lane that was found, the first in order first.
-    pub(crate) fn in_order(&self, found: &Found) -> impl Iterator<Item = u32> + '_ {
-        self.lanes.get(found.lane).into_iter().flat_map(|lane| lane.tasks.in_order())
+    /// The tasks of the lane that was found, the first in order first. `waiting` is its signature's.
+    pub(crate) fn in_order(&self, waiting: Waiting, tasks: &Tasks, found: &Found) -> impl Iterator<Item = u32> + '_ {
+        let &Found { level, job, signature, .. } = found;
+        let sole = waiting.sole().filter(|&slot| is_at(tasks, slot, level, job));
+        let lane = self.lane(level, job, signature);
+        sole.into_iter().chain(lane.into_iter().flat_map(|at| self.lanes[at].tasks.in_order()))
     }
 
-    /// Every lane's tasks, for checks: level, job, signature, order and slot.
+    /// The tasks of every lane, for checks: level, job, signature, order and slot. Those without a lane are not among
+    /// them.
     pub(crate) fn tasks(&self) -> impl Iterator<Item = (u8, u32, u32, OrderKey, u32)> + '_ {
         self.lanes.iter().flat_map(|(_, lane)| {
             lane.tasks.iter().map(|(order, slot)| (lane.level, lane.job, lane.signature, order, slot))
@@ -287,23 +371,29 @@ impl Ready {
     /// `most`.
     pub(crate) fn ahead_of(&self, level: u8, job: u32, order: OrderKey, most: u64) -> u64 {
         let mut ahead = 0;
-        for queue in &self.levels[usize::from(level)..] {
-            let jobs = queue.turns.iter().filter_map(|turn| queue.jobs.get(&turn.1));
-            for &(_, lane) in jobs.flat_map(|lanes| &lanes.order).take(most as usize) {
-                let lane = &self.lanes[lane];
-                ahead += lane.tasks.len() as u64 + u64::from(lane.array.is_some());
+        for (queue, level) in self.levels.iter().zip(1u8..).skip(usize::from(level)) {
+            let jobs = queue.turns.iter().filter_map(|turn| queue.jobs.get(&turn.1).map(|lanes| (turn.1, lanes)));
+            let lanes = jobs.flat_map(|(job, lanes)| lanes.order.iter().map(move |lane| (job, lane.1)));
+            for (job, signature) in lanes.take(most as usize) {
+                ahead += self.lane(level, job, signature).map_or(1, |at| {
+                    let lane = &self.lanes[at];
+                    lane.tasks.len() as u64 + u64::from(lane.array.is_some())
+                });
             }
         }
         let own = self.levels[usize::from(level) - 1].jobs.get(&job);
-        for &(_, lane) in own.into_iter().flat_map(|lanes| &lanes.order).take(most as usize) {
-            ahead += self.lanes[lane].tasks.before(order, most as usize) as u64;
+        for &(first, signature) in own.into_iter().flat_map(|lanes| &lanes.order).take(most as usize) {
+            ahead += match self.lane(level, job, signature) {
+                Some(at) => self.lanes[at].tasks.before(order, most as usize) as u64,
+                None => u64::from(first < order),
+            };
         }
         ahead.min(most)
     }
 
-    /// Whether the orders agree with the lanes, for checks.
-    pub(crate) fn verify(&self) -> Result<(), String> {
-        let mut filed = 0;
+    /// Whether the orders agree with the lanes and with the tasks that have none, for checks.
+    pub(crate) fn verify(&self, tasks: &Tasks, signatures: &Slab<Signature>) -> Result<(), String> {
+        let (mut filed, mut soles) = (0, 0);
         for (queue, level) in self.levels.iter().zip(1u8..) {
             if queue.turns.len() != queue.jobs.len() {
                 return Err(format!("level {level}: {} turns for {} jobs", queue.turns.len(), queue.jobs.len()));
@@ -314,19 +404,86 @@ impl Ready {
                     return Err(format!("level {level}, job {job}: the turns disagree with the lanes"));
                 }
                 filed += lanes.order.len();
-                for &(order, at) in &lanes.order {
-                    let lane = self.lanes.get(at);
-                    if lane.and_then(Lane::head).map(|head| head.0) != Some(order)
-                        || lane.is_none_or(|lane| (lane.level, lane.job) != (level, job))
-                    {
-                        return Err(format!("level {level}, job {job}: lane {at} is filed under a wrong head"));
+                for &(order, signature) in &lanes.order {
+                    let sole = signatures.get(signature).and_then(|signature| signature.waiting.sole());
+                    soles += usize::from(sole.is_some());
+                    let head = match (sole, self.lane(level, job, signature)) {
+                        (Some(slot), None) => is_at(tasks, slot, level, job).then(|| tasks.at(slot).order()),
+                        (None, Some(at)) => self.lanes[at].head().map(|head| head.0),
+                        _ => None,
+                    };
+                    if head != Some(order) {
+                        return Err(format!("level {level}, job {job}: signature {signature} has a wrong head"));
                     }
                 }
             }
         }
-        if filed != self.lanes.len() {
-            return Err(format!("{} lanes, but {filed} in the orders", self.lanes.len()));
+        if filed != self.lanes.len() + soles {
+            return Err(format!("{} lanes and {soles} tasks alone, but {filed} in the orders", self.lanes.len()));
         }
         Ok(())
+    }
+}
+
+/// Whether a task waits in a level, for a job.
+#[inline]
+fn is_at(tasks: &Tasks, slot: u32, level: u8, job: u32) -> bool {
+    let task = tasks.at(slot);
+    task.level == level && task.job == job
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+    use crate::time::Time;
+
+    /// A few tasks of few signatures, jobs and levels, and whatever waits for them.
+    #[test]
+    fn with_and_without_lanes_the_order_is_the_same() {
+        for seed in 0..20 {
+            let mut rng = Rng::new(seed);
+            let (mut ready, mut tasks) = (Ready::new(true), Tasks::new(0));
+            // The second kind of signature never lets a task wait without a lane.
+            let mut waiting = [[Waiting::NOBODY; 4], [Waiting::LANES; 4]];
+            let mut laned = Ready::new(true);
+            let mut queued: Vec<u32> = Vec::new();
+            for _ in 0..2000 {
+                if rng.below(5) < 3 && queued.len() < 12 {
+                    let slot = tasks.allocate();
+                    let task = tasks.at_mut(slot);
+                    task.deadline = Time(rng.below(3) as u64);
+                    task.sequence = u64::from(slot);
+                    task.level = 1 + rng.below(2) as u8;
+                    (task.job, task.signature) = (rng.below(2) as u32, rng.below(4) as u32);
+                    let signature = task.signature as usize;
+                    ready.push(&mut waiting[0][signature], &tasks, slot, 0);
+                    laned.push(&mut waiting[1][signature], &tasks, slot, 0);
+                    queued.push(slot);
+                } else if !queued.is_empty() {
+                    let slot = queued.swap_remove(rng.below(queued.len()));
+                    let signature = tasks.at(slot).signature as usize;
+                    let next = ready.remove(&mut waiting[0][signature], &tasks, slot);
+                    assert_eq!(next, laned.remove(&mut waiting[1][signature], &tasks, slot));
+                }
+                let all = |ready: &Ready, waiting: &[Waiting; 4]| {
+                    let mut all = Vec::new();
+                    ready.find(1, None, |found| {
+                        let waiting = waiting[found.signature as usize];
+                        let in_order: Vec<u32> = ready.in_order(waiting, &tasks, found).collect();
+                        let head = ready.head(waiting, &tasks, found);
+                        assert_eq!(head, in_order.first().map(|slot| Head::Task(*slot)));
+                        let ahead = ready.ahead_of(found.level, found.job, found.order, 100);
+                        all.push((found.level, found.job, found.signature, found.order, ahead, in_order));
+                        false
+                    });
+                    all
+                };
+                let found = all(&ready, &waiting[0]);
+                assert_eq!(found, all(&laned, &waiting[1]));
+                let slots = found.iter().flat_map(|lane| &lane.5);
+                assert_eq!(slots.count(), queued.len());
+            }
+        }
     }
 }

@@ -33,7 +33,7 @@ impl Scheduler {
 
     /// The same for the first task of a lane.
     pub(super) fn is_ahead_in(&self, found: &Found, at: u32) -> bool {
-        match self.ready.head(found) {
+        match self.head(found) {
             Some(Head::Task(slot)) => self.is_ahead(slot, at),
             Some(Head::Element) => self.jobs[found.job].array.as_ref().is_some_and(|array| {
                 array.template.key == NONE && !array.template.exclusive && self.is_light(found.signature, at)
@@ -70,7 +70,7 @@ impl Scheduler {
             self.assign(slot, at, actions);
             return true;
         }
-        let slot = match self.ready.head(&found) {
+        let slot = match self.head(&found) {
             Some(Head::Task(slot)) => {
                 self.leave_lane(slot);
                 slot
@@ -169,10 +169,10 @@ impl Scheduler {
             kind: task.kind,
             expected: self.estimator.anywhere(task.kind, task.declared()).max(super::LEAST_PLANNED),
             timeout: self.tasks.extra(slot).and_then(|extra| extra.timeout),
-            requires: signature.requires.clone(),
+            requires: signature.needs.requires.clone(),
             demand: signature.demand.clone(),
             // A peer is not told what skills a task asks for, so it cannot judge whether a thief has them.
-            bound: slotted || is_bound(task) || !signature.skills.is_empty(),
+            bound: slotted || is_bound(task) || !signature.needs.skills.is_empty(),
             exclusive: task.waits_centrally(),
         })
     }

@@ -150,7 +150,7 @@ impl Scheduler {
             }
             match worker.has_room(class, signature) {
                 Ok(()) if worker.reservation().is_none() => true,
-                Ok(()) if self.ready.head(found) == Some(Head::Element) => self.may_backfill_element(found, at),
+                Ok(()) if self.head(found) == Some(Head::Element) => self.may_backfill_element(found, at),
                 Ok(()) => {
                     picked = self.backfill(found, at, &mut looks);
                     picked.is_some()
@@ -173,7 +173,11 @@ impl Scheduler {
     /// Something of a lane that may use a worker although a wide task waits for it: the first, or one of the next that is
     /// shorter. `looks` falls by those looked at.
     fn backfill(&self, found: &Found, at: u32, looks: &mut usize) -> Option<u32> {
-        let tasks = self.ready.in_order(found).take(*looks).inspect(|_| *looks -= 1);
+        let tasks = self
+            .ready
+            .in_order(self.signatures[found.signature].waiting, &self.tasks, found)
+            .take(*looks)
+            .inspect(|_| *looks -= 1);
         let mut tasks = tasks.filter(|&slot| self.fits_now(slot, at).is_ok());
         tasks.next()
     }
@@ -185,7 +189,7 @@ impl Scheduler {
 
     /// Keeps a worker free for the task that is first in a lane, from the moment it should fit. Whether it did.
     fn reserve(&mut self, wide: &Found, at: u32, actions: &mut Vec<Action>) -> bool {
-        let slot = match self.ready.head(wide) {
+        let slot = match self.head(wide) {
             Some(Head::Task(slot)) => slot,
             Some(Head::Element) => {
                 let ready_at = self.jobs[wide.job].array.as_ref().map(|array| array.template.ready_at);
@@ -306,8 +310,14 @@ impl Scheduler {
         }
     }
 
+    /// What is first in a lane that was found, if it is still there.
+    #[inline]
+    pub(super) fn head(&self, found: &Found) -> Option<Head> {
+        self.ready.head(self.signatures.get(found.signature)?.waiting, &self.tasks, found)
+    }
+
     pub(super) fn take_found(&mut self, found: &Found, actions: &mut Vec<Action>) -> Option<u32> {
-        match self.ready.head(found)? {
+        match self.head(found)? {
             Head::Task(first) => {
                 let slot = found.picked.unwrap_or(first);
                 self.take_from_lane(slot);
@@ -368,7 +378,7 @@ impl Scheduler {
         self.counters.pending_elements -= 1;
         if left == 0 {
             if place == ArrayPlace::Lane {
-                self.ready.set_array(level, job, template.signature, 0, None);
+                self.set_array_place(level, job, template.signature, 0, None);
             }
             self.empty_array(job);
         }

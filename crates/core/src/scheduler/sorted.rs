@@ -1,18 +1,17 @@
-//! A sorted set that is a plain list while it is short, which most of them always are, and a tree once it is long.
+//! A sorted set that is a plain list while it is short, which most of them always are, and in blocks once it is long.
 
-use std::collections::{BTreeSet, btree_set};
-use std::slice;
+use super::blocks::{Blocks, Entries};
 
-/// Entries beyond which the list becomes a tree.
+/// Entries beyond which the list is cut into blocks.
 const LONG: usize = 48;
-/// Entries at which the tree becomes a list again; far below, so that nothing goes to and fro.
+/// Entries at which it becomes a list again; far below, so that nothing goes to and fro.
 const SHORT: usize = 12;
 
 /// A sorted set of small things.
 #[derive(Clone, Debug)]
 pub(crate) enum Sorted<T> {
     Few(Vec<T>),
-    Many(BTreeSet<T>),
+    Many(Blocks<T>),
 }
 
 impl<T> Default for Sorted<T> {
@@ -26,7 +25,7 @@ impl<T: Ord + Copy> Sorted<T> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Sorted::Few(list) => list.len(),
-            Sorted::Many(tree) => tree.len(),
+            Sorted::Many(blocks) => blocks.len(),
         }
     }
 
@@ -39,14 +38,14 @@ impl<T: Ord + Copy> Sorted<T> {
     pub(crate) fn first(&self) -> Option<&T> {
         match self {
             Sorted::Few(list) => list.first(),
-            Sorted::Many(tree) => tree.first(),
+            Sorted::Many(blocks) => blocks.first(),
         }
     }
 
     pub(crate) fn contains(&self, entry: &T) -> bool {
         match self {
             Sorted::Few(list) => list.binary_search(entry).is_ok(),
-            Sorted::Many(tree) => tree.contains(entry),
+            Sorted::Many(blocks) => blocks.contains(entry),
         }
     }
 
@@ -64,11 +63,11 @@ impl<T: Ord + Copy> Sorted<T> {
                     return false;
                 }
                 if list.len() > LONG {
-                    *self = Sorted::Many(std::mem::take(list).into_iter().collect());
+                    *self = Sorted::Many(Blocks::new(list));
                 }
                 true
             }
-            Sorted::Many(tree) => tree.insert(entry),
+            Sorted::Many(blocks) => blocks.insert(entry),
         }
     }
 
@@ -82,11 +81,35 @@ impl<T: Ord + Copy> Sorted<T> {
                 list.remove(at);
                 true
             }
-            Sorted::Many(tree) => {
-                let removed = tree.remove(entry);
+            Sorted::Many(blocks) => {
+                let removed = blocks.remove(entry);
                 self.shorten();
                 removed
             }
+        }
+    }
+
+    /// Puts an entry that is not there in the place of one that is.
+    #[inline]
+    pub(crate) fn replace(&mut self, before: &T, after: T) {
+        let Sorted::Few(list) = self else {
+            self.remove(before);
+            self.insert(after);
+            return;
+        };
+        let from = if list.first() == Some(before) { Ok(0) } else { list.binary_search(before) };
+        let Ok(from) = from else { return };
+        if *before < after && list.get(from + 1).is_none_or(|next| after < *next) {
+            list[from] = after;
+            return;
+        }
+        let Err(to) = list.binary_search(&after) else { return };
+        if from < to {
+            list.copy_within(from + 1..to, from);
+            list[to - 1] = after;
+        } else {
+            list.copy_within(to..from, to + 1);
+            list[to] = after;
         }
     }
 
@@ -97,10 +120,10 @@ impl<T: Ord + Copy> Sorted<T> {
     }
 
     fn shorten(&mut self) {
-        if let Sorted::Many(tree) = self
-            && tree.len() <= SHORT
+        if let Sorted::Many(blocks) = self
+            && blocks.len() <= SHORT
         {
-            *self = Sorted::Few(tree.iter().copied().collect());
+            *self = Sorted::Few(blocks.iter().copied().collect());
         }
     }
 
@@ -108,8 +131,8 @@ impl<T: Ord + Copy> Sorted<T> {
     #[inline]
     pub(crate) fn iter(&self) -> Entries<'_, T> {
         match self {
-            Sorted::Few(list) => Entries::Few(list.iter()),
-            Sorted::Many(tree) => Entries::Many(tree.range(..)),
+            Sorted::Few(list) => Entries::from(&list[..]),
+            Sorted::Many(blocks) => blocks.iter(),
         }
     }
 
@@ -117,36 +140,8 @@ impl<T: Ord + Copy> Sorted<T> {
     #[inline]
     pub(crate) fn from(&self, start: T) -> Entries<'_, T> {
         match self {
-            Sorted::Few(list) => Entries::Few(list[list.partition_point(|entry| *entry < start)..].iter()),
-            Sorted::Many(tree) => Entries::Many(tree.range(start..)),
-        }
-    }
-}
-
-/// The entries of a sorted set.
-#[derive(Clone, Debug)]
-pub(crate) enum Entries<'a, T> {
-    Few(slice::Iter<'a, T>),
-    Many(btree_set::Range<'a, T>),
-}
-
-impl<'a, T> Iterator for Entries<'a, T> {
-    type Item = &'a T;
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a T> {
-        match self {
-            Entries::Few(list) => list.next(),
-            Entries::Many(tree) => tree.next(),
-        }
-    }
-}
-
-impl<T> DoubleEndedIterator for Entries<'_, T> {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        match self {
-            Entries::Few(list) => list.next_back(),
-            Entries::Many(tree) => tree.next_back(),
+            Sorted::Few(list) => Entries::from(&list[list.partition_point(|entry| *entry < start)..]),
+            Sorted::Many(blocks) => blocks.from(start),
         }
     }
 }
@@ -162,6 +157,8 @@ impl<'a, T: Ord + Copy> IntoIterator for &'a Sorted<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::rng::Rng;
 
@@ -177,6 +174,13 @@ mod tests {
                     assert_eq!(sorted.insert(entry), tree.insert(entry));
                 } else if rng.below(3) == 0 {
                     assert_eq!(sorted.pop_first(), tree.pop_first());
+                } else if tree.contains(&entry) && rng.below(2) == 0 {
+                    let after = rng.below(100) as u32;
+                    if !tree.contains(&after) {
+                        sorted.replace(&entry, after);
+                        assert!(tree.remove(&entry) && tree.insert(after));
+                        assert!(sorted.iter().eq(tree.iter()));
+                    }
                 } else {
                     assert_eq!(sorted.remove(&entry), tree.remove(&entry));
                 }

@@ -1,20 +1,22 @@
 //! Workers, classes, signatures and jobs as the scheduler keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::devices::{DeviceSet, Devices, wanted};
 use super::members::Members;
+use super::needs::Needs;
 use super::own::OwnQueue;
 use super::place::Wish;
-use super::ready::Cursor;
+use super::ready::{Cursor, Waiting};
 use super::slab::Slab;
 use super::tasks::{OrderKey, Tasks};
 use crate::action::Lack;
 use crate::capabilities::{CapabilityBits, CapabilitySet};
 use crate::config::Matching;
-use crate::ids::{ResourceId, TaskId, TypeId};
+use crate::ids::{NONE, ResourceId, TaskId};
 use crate::resources::{Amount, Demand, Vector};
 use crate::task::Status;
 use crate::time::{Span, Time};
@@ -22,13 +24,11 @@ use crate::tracker::MovingAverage;
 use crate::worker::{LoadReport, WorkerState};
 
 /// What a task asks of a worker; tasks that ask alike share one.
-#[derive(Clone, Debug)]
+/// Kept small: there may be one for every task.
+#[derive(Debug)]
 pub(crate) struct Signature {
-    pub(crate) requires: CapabilitySet,
-    pub(crate) skills: CapabilitySet,
-    pub(crate) matching: Matching,
+    pub(crate) needs: Arc<Needs>,
     pub(crate) demand: Demand,
-    pub(crate) task_type: TypeId,
     /// Tasks and ghosts that use it.
     pub(crate) users: u32,
     /// Under `fallback`: the most skills any class shares.
@@ -37,15 +37,23 @@ pub(crate) struct Signature {
     pub(crate) host: u32,
     /// Of the classes born up to then none can run it, unless it is the one known; not kept under `fallback`.
     pub(crate) seen: u64,
+    /// How its tasks wait in the central queue.
+    pub(crate) waiting: Waiting,
 }
 
 impl Signature {
-    pub(crate) fn same(&self, other: &Signature) -> bool {
-        self.task_type == other.task_type
-            && self.matching == other.matching
-            && self.requires == other.requires
-            && self.skills == other.skills
-            && self.demand == other.demand
+    /// One that nobody uses yet.
+    pub(crate) fn new(needs: Arc<Needs>, demand: Demand) -> Signature {
+        Signature { needs, demand, users: 0, best_shared: 0, host: NONE, seen: 0, waiting: Waiting::NOBODY }
+    }
+
+    #[inline]
+    pub(crate) fn asks_for(&self, needs: &Needs, demand: &Demand) -> bool {
+        self.demand == *demand && *self.needs == *needs
+    }
+
+    pub(crate) fn is_fallback(&self) -> bool {
+        self.needs.matching == Matching::Fallback
     }
 }
 
@@ -80,17 +88,17 @@ impl Class {
     #[inline]
     pub(crate) fn can_ever(&self, signature: &Signature) -> Result<(), Lack> {
         self.meets_requirements(signature)?;
-        if !signature.skills.is_empty() {
-            match signature.matching {
+        if !signature.needs.skills.is_empty() {
+            match signature.needs.matching {
                 Matching::Exact | Matching::BestFit => {
-                    if let Some(&id) = signature.skills.ids().iter().find(|&&id| !self.bits.has(id)) {
+                    if let Some(&id) = signature.needs.skills.ids().iter().find(|&&id| !self.bits.has(id)) {
                         return Err(Lack::Skill(id));
                     }
                 }
                 Matching::Fallback => {
-                    let (shared, best) = (self.bits.shared(&signature.skills), signature.best_shared);
+                    let (shared, best) = (self.bits.shared(&signature.needs.skills), signature.best_shared);
                     if best == 0 {
-                        return Err(Lack::Skill(signature.skills.ids()[0]));
+                        return Err(Lack::Skill(signature.needs.skills.ids()[0]));
                     }
                     if shared < best {
                         return Err(Lack::FewerSkills { shared, best });
@@ -104,7 +112,7 @@ impl Class {
     /// The part of it that has nothing to do with skills: required capabilities and capacity.
     #[inline]
     fn meets_requirements(&self, signature: &Signature) -> Result<(), Lack> {
-        for &id in signature.requires.ids() {
+        for &id in signature.needs.requires.ids() {
             if !self.bits.has(id) {
                 return Err(Lack::Capability(id));
             }
@@ -120,7 +128,7 @@ impl Class {
 
     /// How many skills of a signature this class shares, for `fallback`; none if it could not run such a task anyway.
     pub(crate) fn shared_skills(&self, signature: &Signature) -> u32 {
-        if self.meets_requirements(signature).is_ok() { self.bits.shared(&signature.skills) } else { 0 }
+        if self.meets_requirements(signature).is_ok() { self.bits.shared(&signature.needs.skills) } else { 0 }
     }
 }
 
@@ -435,7 +443,8 @@ impl Array {
     }
 
     pub(crate) fn order(&self) -> OrderKey {
-        (self.template.deadline.0, self.template.rank, self.template.sequence)
+        let ArrayTemplate { deadline, rank, sequence, .. } = self.template;
+        OrderKey { deadline, rank, sequence }
     }
 
     /// What the next element asks of a worker.
@@ -459,5 +468,15 @@ impl Array {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_stays_small() {
+        assert_eq!((size_of::<Signature>(), size_of::<Option<Signature>>()), (72, 72));
     }
 }

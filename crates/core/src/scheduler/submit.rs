@@ -1,11 +1,13 @@
 //! Submission: everything is checked before anything is changed, so a refused submission leaves no trace.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::devices::is_divisible;
 use super::members::Members;
+use super::needs::Needs;
 use super::state::{Array, ArrayTemplate};
 use super::tasks::Extra;
 use super::{ArrayPlace, COMMON_JOB, Flags, Job, Scheduler, Signature, State, wanted_devices};
@@ -14,6 +16,7 @@ use crate::capabilities::matching_for;
 use crate::config::{Hopeless, Matching};
 use crate::ids::{JobId, KindId, NONE, TaskId};
 use crate::map::short_hash;
+use crate::resources::Demand;
 use crate::task::{Cause, GraphTask, ParentFailure, RetryTerms, Status, TaskSpec};
 use crate::time::{Span, Time};
 
@@ -329,53 +332,54 @@ impl Scheduler {
         if unknown { Span::ZERO } else { self.estimator.anywhere(kind, declared) }
     }
 
-    /// What a task asks of a worker, not yet shared with others.
-    pub(super) fn describe(&self, spec: &TaskSpec) -> Signature {
+    /// What a task asks of a worker besides resources, not yet shared with others.
+    fn needs_of(&self, spec: &TaskSpec) -> Needs {
         let rules = &self.config.load_balancing;
         let matching = matching_for(
             rules.capabilities.matching_strategy,
             spec.priority.get(),
             rules.priority.high_priority_threshold,
         );
-        Signature {
+        Needs {
             requires: spec.requires.clone(),
             skills: spec.skills.clone(),
             matching: if spec.skills.is_empty() { Matching::Exact } else { matching },
-            demand: spec.demand.clone(),
             task_type: spec.task_type,
-            users: 0,
-            best_shared: 0,
-            host: NONE,
-            seen: 0,
         }
     }
 
     /// The same for a question about a worker: with the best match there is.
     pub(super) fn probe(&self, spec: &TaskSpec) -> Signature {
-        let mut probe = self.describe(spec);
-        if probe.matching == Matching::Fallback {
-            let known = self.signature_table.find(signature_hash(&probe), |at| self.signatures[at].same(&probe));
+        let mut probe = Signature::new(Arc::new(self.needs_of(spec)), spec.demand.clone());
+        if probe.is_fallback() {
+            let known = self.known_signature(&probe.needs, &probe.demand);
             probe.best_shared = known.map_or_else(|| self.best_shared(&probe), |at| self.signatures[at].best_shared);
         }
         probe
     }
 
+    fn known_signature(&self, needs: &Needs, demand: &Demand) -> Option<u32> {
+        let hash = signature_hash(needs, demand);
+        self.signature_table.find(hash, |at| self.signatures[at].asks_for(needs, demand))
+    }
+
     pub(super) fn intern_signature(&mut self, spec: &TaskSpec) -> u32 {
         if let Some(last) = self.signatures.get_mut(self.last_signature)
-            && last.requires == spec.requires
-            && last.skills == spec.skills
+            && last.needs.requires == spec.requires
+            && last.needs.skills == spec.skills
             && last.demand == spec.demand
-            && last.task_type == spec.task_type
+            && last.needs.task_type == spec.task_type
             && spec.skills.is_empty()
         {
             last.users += 1;
             return self.last_signature;
         }
-        let signature = self.describe(spec);
-        let hash = signature_hash(&signature);
-        let known = self.signature_table.find(hash, |at| self.signatures[at].same(&signature));
+        let (needs, demand) = (self.needs_of(spec), &spec.demand);
+        let known = self.known_signature(&needs, demand);
         let at = known.unwrap_or_else(|| {
-            let by_skills = signature.matching == Matching::Fallback;
+            let hash = signature_hash(&needs, demand);
+            let signature = Signature::new(self.needs.share(needs), demand.clone());
+            let by_skills = signature.is_fallback();
             let at = self.signatures.insert(signature);
             self.signature_table.insert(hash, at);
             if by_skills {
@@ -401,10 +405,10 @@ impl Scheduler {
     }
 
     fn forget_signature(&mut self, at: u32) {
-        let hash = signature_hash(&self.signatures[at]);
-        self.signature_table.remove(hash, at);
-        self.hosts.forget_signature(at, self.signatures[at].host);
-        self.signatures.remove(at);
+        let Some(signature) = self.signatures.remove(at) else { return };
+        self.signature_table.remove(signature_hash(&signature.needs, &signature.demand), at);
+        self.hosts.forget_signature(at, signature.host);
+        self.needs.release(signature.needs);
     }
 
     fn create(
@@ -486,8 +490,8 @@ impl Scheduler {
     }
 }
 
-fn signature_hash(signature: &Signature) -> u32 {
-    short_hash(&(&signature.requires, &signature.skills, &signature.demand, signature.task_type, signature.matching))
+fn signature_hash(needs: &Needs, demand: &Demand) -> u32 {
+    short_hash(&(needs, demand))
 }
 
 /// What few tasks have, if this one has any of it.

@@ -93,13 +93,34 @@ impl Flags {
 }
 
 /// The order inside a level: earliest deadline, then highest rank, then first come.
-pub(crate) type OrderKey = (u64, u32, u64);
+/// Packed, since each queued task has one in its queue, beside a number of four bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(Rust, packed(4))]
+pub(crate) struct OrderKey {
+    pub(crate) deadline: Time,
+    pub(crate) rank: u32,
+    pub(crate) sequence: u64,
+}
 
-/// One task. Kept small: ten million of them may wait, and each step of one should touch two lines of the cache.
+/// One task. Kept small: ten million of them may wait, and each step of one should touch two lines of the cache. The
+/// first has all that queues and aging touch, so that a promotion needs no other.
 #[derive(Clone, Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Task {
+    pub(crate) sequence: u64,
+    pub(crate) deadline: Time,
+    /// When it came to its level, its slot or its pause; when the pause ends, for those.
+    pub(crate) since: Time,
+    /// Highest rank first; stored inverted so that the least comes first.
+    pub(crate) rank: u32,
     pub(crate) generation: u32,
+    pub(crate) signature: u32,
+    pub(crate) job: u32,
+    pub(crate) key: u32,
+    pub(crate) worker: u32,
+    /// Neighbours in its level's list by waiting time; of a vacant slot, in the list of those.
+    pub(crate) older: u32,
+    pub(crate) newer: u32,
     pub(crate) state: State,
     /// How the last task of a vacant slot ended.
     pub(crate) outcome: Status,
@@ -111,41 +132,30 @@ pub(crate) struct Task {
     pub(crate) priority: u8,
     pub(crate) flags: Flags,
     pub(crate) requeues: u16,
-    pub(crate) retries: u16,
-    pub(crate) given_back: u16,
-    /// Highest rank first; stored inverted so that the least comes first.
-    pub(crate) rank: u32,
-    pub(crate) signature: u32,
+    // The second line begins here.
+    pub(crate) payload: u64,
+    /// When it became ready to run.
+    pub(crate) ready_at: Time,
+    /// The declared estimate; zero if there is none.
+    pub(crate) estimate: Span,
+    /// The time it is planned with at its worker.
+    pub(crate) planned: Span,
     pub(crate) kind: KindId,
-    pub(crate) job: u32,
-    pub(crate) key: u32,
-    pub(crate) worker: u32,
     pub(crate) attempt: u32,
     /// How often the attempt has changed hands by stealing; [`NONE`] as long as it is not with a worker that has its own
     /// queue.
     pub(crate) hop: u32,
     /// Unsettled tasks it depends on.
     pub(crate) blockers: u32,
-    /// Its place in the worker's list of running tasks; only a first guess while that list is short.
+    /// Its place in the worker's list of running tasks; only a first guess while that list is short, [`NONE`] if it is in
+    /// no such list.
     pub(crate) place: u32,
     /// Its place among the members of its job.
     pub(crate) member: u32,
-    /// Neighbours in its level's list by waiting time; of a vacant slot, in the list of those.
-    pub(crate) older: u32,
-    pub(crate) newer: u32,
     /// Position in its job.
     pub(crate) index: u32,
-    pub(crate) payload: u64,
-    pub(crate) sequence: u64,
-    /// When it came to its level, its slot or its pause; when the pause ends, for those.
-    pub(crate) since: Time,
-    /// When it became ready to run.
-    pub(crate) ready_at: Time,
-    pub(crate) deadline: Time,
-    /// The declared estimate; zero if there is none.
-    pub(crate) estimate: Span,
-    /// The time it is planned with at its worker.
-    pub(crate) planned: Span,
+    pub(crate) retries: u16,
+    pub(crate) given_back: u16,
 }
 
 impl Task {
@@ -186,7 +196,7 @@ impl Task {
     }
 
     pub(crate) fn order(&self) -> OrderKey {
-        (self.deadline.0, self.rank, self.sequence)
+        OrderKey { deadline: self.deadline, rank: self.rank, sequence: self.sequence }
     }
 
     /// Whether it must not run beside others of its key, or twice at once: it leaves the scheduler only for a free slot.
@@ -317,7 +327,8 @@ impl Tasks {
         let slot = self.vacant_first;
         self.unlink(slot);
         if self.vacant_first != NONE {
-            self.load_ahead(self.vacant_first);
+            // Its other line was just written to.
+            self.at_mut(self.vacant_first).place = NONE;
         }
         let task = self.at_mut(slot);
         let generation = task.generation.wrapping_add(1);
@@ -457,11 +468,13 @@ impl Tasks {
         &mut self.chunks[slot as usize / CHUNK].tasks[slot as usize % CHUNK]
     }
 
-    /// Reads a word of each line of a task's record that will be needed soon, without waiting for it.
+    /// Lets the record of a task in a lane, which will be needed soon, come from memory. Writes into each of its lines
+    /// what is there already: nobody waits for a write, as one does for a read.
     #[inline]
-    pub(crate) fn load_ahead(&self, slot: u32) {
-        let task = self.at(slot);
-        std::hint::black_box((task.generation, task.planned));
+    pub(crate) fn fetch(&mut self, slot: u32, signature: u32) {
+        let task = self.at_mut(slot);
+        debug_assert!(task.signature == signature && task.place == NONE, "nothing is changed");
+        (task.signature, task.place) = (signature, NONE);
     }
 
     #[inline]
@@ -529,7 +542,7 @@ mod tests {
 
     #[test]
     fn a_task_record_stays_small() {
-        assert_eq!(size_of::<Task>(), 128);
+        assert_eq!((size_of::<Task>(), std::mem::offset_of!(Task, payload)), (128, 64));
     }
 
     #[test]

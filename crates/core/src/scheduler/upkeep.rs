@@ -2,6 +2,7 @@
 //! ages, parks and is fed as one.
 
 use super::ready::Head;
+use super::tasks::OrderKey;
 use super::{ArrayPlace, Flags, LEVELS, Scheduler, State, Timer, queue_key};
 use crate::action::Action;
 use crate::ids::NONE;
@@ -159,7 +160,7 @@ impl Scheduler {
             if self.has_host_within(lane.signature, &mut looks) {
                 continue;
             }
-            while let Some(head) = self.ready.head(&lane) {
+            while let Some(head) = self.head(&lane) {
                 if left == 0 {
                     more = true;
                     break;
@@ -171,7 +172,7 @@ impl Scheduler {
                         self.park(slot, actions);
                     }
                     Head::Element => {
-                        self.ready.set_array(lane.level, lane.job, lane.signature, 0, None);
+                        self.set_array_place(lane.level, lane.job, lane.signature, 0, None);
                         self.queue_array(lane.job, actions);
                     }
                 }
@@ -258,6 +259,12 @@ impl Scheduler {
                 let due = self.tasks.at(slot).since + interval;
                 if due > self.now {
                     next = Some(next.map_or(due, |next| next.min(due)));
+                    // The one after it will be looked at when this one rises: by then it has come from memory. Nothing
+                    // is changed, and nobody waits for a write.
+                    let after = self.tasks.at(slot).newer;
+                    if promoted > 0 && after != NONE {
+                        self.tasks.at_mut(after).older = slot;
+                    }
                     break;
                 }
                 if promoted == PROMOTIONS_PER_STEP {
@@ -286,9 +293,12 @@ impl Scheduler {
         self.age_leave(slot);
         let task = self.tasks.at(slot);
         let (key, before) = (task.key, queue_key(task.level, task.order(), slot));
-        let (state, order, job, signature) = (task.state, task.order(), task.job, task.signature);
+        let (state, job, signature) = (task.state, task.job, task.signature);
         let (level, worker) = (task.level, task.worker);
-        let after = queue_key(level + 1, order, slot);
+        let after = queue_key(level + 1, task.order(), slot);
+        if state == State::Central {
+            self.ready.remove(&mut self.signatures[signature].waiting, &self.tasks, slot);
+        }
         self.tasks.at_mut(slot).level = level + 1;
         self.counters.promotions += 1;
         if key != NONE {
@@ -296,9 +306,8 @@ impl Scheduler {
         }
         match state {
             State::Central => {
-                self.ready.remove(level, job, signature, order, slot);
                 let received = self.join_level(level + 1, job);
-                self.ready.push(level + 1, job, signature, received, order, slot);
+                self.ready.push(&mut self.signatures[signature].waiting, &self.tasks, slot, received);
             }
             State::AtWorker => {
                 self.workers[worker].queue.rename(&before, after);
@@ -327,11 +336,24 @@ impl Scheduler {
         }
         self.place_array(job, ArrayPlace::Lane);
         let received = self.join_level(level, job);
-        self.ready.set_array(level, job, signature, received, Some(order));
+        self.set_array_place(level, job, signature, received, Some(order));
         if self.ages(level) {
             self.timers.set(self.now + self.config.scheduling.aging_interval, Timer::ArrayAging(id));
         }
         self.serve_waiting_workers(job, actions);
+    }
+
+    /// Sets the place of the rest of an array in the central queue, or takes it out.
+    pub(super) fn set_array_place(
+        &mut self,
+        level: u8,
+        job: u32,
+        signature: u32,
+        received: u64,
+        order: Option<OrderKey>,
+    ) {
+        let waiting = &mut self.signatures[signature].waiting;
+        self.ready.set_array(waiting, &self.tasks, (level, job, signature), received, order);
     }
 
     fn place_array(&mut self, job: u32, place: ArrayPlace) {
@@ -453,7 +475,7 @@ impl Scheduler {
         let Some(array) = self.jobs[job].array.as_ref() else { return };
         if array.place == ArrayPlace::Lane {
             let (level, signature) = (array.level, array.template.signature);
-            self.ready.set_array(level, job, signature, 0, None);
+            self.set_array_place(level, job, signature, 0, None);
         }
         self.empty_array(job);
     }
@@ -499,9 +521,9 @@ impl Scheduler {
         array.level = level + 1;
         array.since = now;
         self.counters.promotions += 1;
-        self.ready.set_array(level, job, signature, 0, None);
+        self.set_array_place(level, job, signature, 0, None);
         let received = self.join_level(level + 1, job);
-        self.ready.set_array(level + 1, job, signature, received, Some(order));
+        self.set_array_place(level + 1, job, signature, received, Some(order));
         if self.ages(level + 1) {
             self.timers.set(now + interval, Timer::ArrayAging(id));
         }
