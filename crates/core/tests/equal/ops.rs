@@ -218,6 +218,9 @@ pub(crate) struct Setup {
     pub(crate) max_queued: u64,
     /// Tasks of a key that one step lets in or out.
     pub(crate) portion: usize,
+    pub(crate) reserve_after_ms: u32,
+    /// Big workers, and tasks that differ in size more than in what they require, so that wide ones wait for room.
+    pub(crate) wide: bool,
     /// Workers, each a class of its own, that are there from the start.
     pub(crate) crowd: u16,
 }
@@ -238,6 +241,9 @@ fn setup() -> impl Strategy<Value = Setup> {
             prop_oneof![Just(0u32), Just(2)],
             prop_oneof![Just(12u64), Just(100_000)],
             prop_oneof![Just(1usize), Just(2), Just(256)],
+            // At once, after a while, never.
+            prop_oneof![3 => Just(0u32), 1 => Just(5), 1 => Just(1_000_000_000)],
+            prop::bool::weighted(0.4),
         ),
     )
         .prop_map(|(push, policy, fair, aging_ms, per_class, strategy, victims, matching, choices, limits)| {
@@ -255,6 +261,8 @@ fn setup() -> impl Strategy<Value = Setup> {
                 quarantine_after: limits.1,
                 max_queued: limits.2,
                 portion: limits.3,
+                reserve_after_ms: limits.4,
+                wide: limits.5,
                 crowd: 0,
             }
         })
@@ -297,8 +305,7 @@ impl Setup {
         config.scheduling.candidates_per_class = self.per_class;
         config.scheduling.default_estimate = Span::from_millis(7);
         config.scheduling.hopeless_deadlines = if chosen(0) { Hopeless::Refuse } else { Hopeless::Flag };
-        // Reservations in time are not modelled; they have properties of their own.
-        config.scheduling.reserve_after = Span::from_secs(1_000_000);
+        config.scheduling.reserve_after = Span::from_millis(u64::from(self.reserve_after_ms));
         config.load_balancing.strategy = [Balance::Pull, Balance::Push, Balance::Hybrid][usize::from(self.strategy)];
         let thresholds = &mut config.load_balancing.thresholds;
         thresholds.rebalance_interval_sec = 0.02;
@@ -342,6 +349,11 @@ fn capabilities(of: &[u8]) -> CapabilitySet {
 }
 
 impl WorkerOp {
+    /// The same with more slots and something of everything.
+    pub(crate) fn bigger(&self) -> WorkerOp {
+        WorkerOp { slots: self.slots + 3, cpus: 2, ..self.clone() }
+    }
+
     pub(crate) fn spec(&self) -> WorkerSpec {
         let units = |amount: u64| Amount::from_units(amount);
         let resources = match self.cpus {
@@ -366,6 +378,11 @@ impl WorkerOp {
 }
 
 impl TaskOp {
+    /// The same for anybody who has room for it.
+    pub(crate) fn wider(&self) -> TaskOp {
+        TaskOp { requires: None, skills: Vec::new(), cpus: Some(self.cpus.unwrap_or(self.kind)), ..self.clone() }
+    }
+
     /// The task, but for what names other tasks, workers and jobs.
     pub(crate) fn spec(&self, payload: u64, now: Time) -> TaskSpec {
         let millis = |of: Option<u8>| of.map(|millis| Span::from_millis(u64::from(millis)));

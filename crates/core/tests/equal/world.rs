@@ -139,7 +139,7 @@ impl Model {
     }
 
     /// What waits centrally and asks alike, by level and job; lanes in the order in which a worker would look at them.
-    fn lanes(&self) -> Vec<Vec<Head>> {
+    pub(crate) fn lanes(&self) -> Vec<Vec<Head>> {
         let key = |head: Head| {
             let job = match head {
                 Head::Task(id) => self.task(id).job,
@@ -178,7 +178,8 @@ impl Model {
             weight: change.weight.unwrap_or(old.weight),
             ..old
         });
-        let gone = spec != old && self.last_of_its_class(id);
+        let changed = spec != old;
+        let gone = changed && self.last_of_its_class(id);
         // While it changes it is not up for anything.
         let state = self.worker(id).state;
         self.aside = Some(id);
@@ -188,6 +189,7 @@ impl Model {
         match (change.draining, state) {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
                 self.worker_mut(id).state = WorkerState::Draining;
+                self.keep_no_longer(id);
                 self.requeue_queue(id, Cause::WorkerLeft);
             }
             (Some(false), WorkerState::Draining) => self.worker_mut(id).state = WorkerState::Up,
@@ -195,7 +197,9 @@ impl Model {
             (Some(false), WorkerState::Silent) => self.worker_mut(id).before = WorkerState::Up,
             _ => {}
         }
-        for task in self.queue(id) {
+        // One that stays as it is keeps what it has, even if somebody better has come meanwhile.
+        let unfit = if changed { self.queue(id) } else { Vec::new() };
+        for task in unfit {
             let waits = self.find(task).is_some_and(|found| found.state == Where::AtWorker && found.worker == Some(id));
             if !waits || self.can_ever(&self.task(task).spec, self.worker(id)) {
                 continue;
@@ -208,6 +212,7 @@ impl Model {
                 self.queue_elsewhere(task, Cause::Moved);
             }
         }
+        self.keep_no_longer(id);
         self.revisit_parked(id);
         self.aside = None;
         self.serve(id);
@@ -238,6 +243,7 @@ impl Model {
         self.worker_mut(id).silent_since = self.now;
         self.worker_mut(id).state = WorkerState::Silent;
         self.worker_mut(id).credit = 0;
+        self.keep_no_longer(id);
         self.take_away(id, false);
         if !self.worker(id).running.is_empty() {
             self.set_timer(self.now + self.config.limits.lease, Timer::Lease(id));
@@ -271,6 +277,7 @@ impl Model {
         }
         self.worker_mut(id).state = WorkerState::Draining;
         self.worker_mut(id).credit = 0;
+        self.keep_no_longer(id);
         let mut left = self.worker(id).running.clone();
         left.sort_by_key(|&task| (self.task(task).since, self.task(task).sequence));
         for &task in &left {
@@ -335,6 +342,7 @@ impl Model {
             }
             Timer::ParkArray(job) => self.requeue_rest(job),
             Timer::ArrayAging(job) => self.age_rest(job),
+            Timer::Reserved(worker) => self.reservation_due(worker),
             Timer::Lease(worker) => {
                 let over = |worker: &Worker| worker.silent_since + self.config.limits.lease <= self.now;
                 if self.knows(worker) && self.worker(worker).state == WorkerState::Silent && over(self.worker(worker)) {
