@@ -61,12 +61,13 @@ impl Model {
                 self.follow_limit(key);
                 Ok(())
             }
-            Event::SetPolicy { policy, .. } => {
-                self.policy = policy::create(&policy, &self.config).expect("the policy exists");
+            Event::SetPolicy { task_type, policy } => {
+                let policy = policy::create(&policy, &self.config).expect("the policy exists");
+                self.set_policy(task_type, policy);
                 Ok(())
             }
-            Event::UsePolicy { policy, .. } => {
-                self.policy = Box::new(policy);
+            Event::UsePolicy { task_type, policy } => {
+                self.set_policy(task_type, Box::new(policy));
                 Ok(())
             }
             Event::SubmitArray { template, count } => self.submit_array(&template, count),

@@ -11,8 +11,8 @@ use filch_core::policy::{self, Order, Policy, TaskView, WorkerView};
 use filch_core::steal::{Guard, VictimChooser};
 use filch_core::tracker::{Estimator, MovingAverage, Tracker};
 use filch_core::{
-    Action, Amount, Cause, Demand, JobId, KeyId, ResourceId, Span, Status, TaskId, TaskSpec, Time, Vector, WorkerId,
-    WorkerSpec, WorkerState, matching_for,
+    Action, Amount, Cause, Demand, JobId, KeyId, ResourceId, Span, Status, TaskId, TaskSpec, Time, TypeId, Vector,
+    WorkerId, WorkerSpec, WorkerState, matching_for,
 };
 
 use crate::arrays::{Rest, RestAt};
@@ -288,6 +288,8 @@ pub(crate) struct Model {
     pub(crate) config: Config,
     pub(crate) now: Time,
     pub(crate) policy: Box<dyn Policy>,
+    /// Those of single types of tasks, in the order in which they were first set.
+    pub(crate) policies: Vec<(TypeId, Box<dyn Policy>)>,
     pub(crate) tracker: Tracker,
     pub(crate) chooser: VictimChooser,
     pub(crate) guard: Guard,
@@ -343,6 +345,7 @@ impl Model {
             config: config.clone(),
             now: Time::ZERO,
             policy: policy::create(&config.scheduling.policy, config).expect("the policy exists"),
+            policies: Vec::new(),
             tracker: Tracker::new(config.scheduling.default_estimate),
             chooser: VictimChooser::new(&config.stealing, config.load_balancing.thresholds.busy_threshold),
             guard: Guard::new(config),
@@ -560,6 +563,23 @@ impl Model {
 
     // ---- placement ----
 
+    /// The policy of a task's type, or the default.
+    pub(crate) fn policy_of(&self, spec: &TaskSpec) -> &dyn Policy {
+        let own = self.policies.iter().find(|entry| entry.0 == spec.task_type);
+        own.map_or(&*self.policy, |entry| &*entry.1)
+    }
+
+    pub(crate) fn set_policy(&mut self, of: Option<TypeId>, policy: Box<dyn Policy>) {
+        let Some(of) = of else {
+            self.policy = policy;
+            return;
+        };
+        match self.policies.iter_mut().find(|entry| entry.0 == of) {
+            Some(entry) => entry.1 = policy,
+            None => self.policies.push((of, policy)),
+        }
+    }
+
     fn order_key(&self, worker: &Worker, order: Order) -> u64 {
         let held = u64::from(worker.used() + self.depth(worker.id));
         match order {
@@ -579,7 +599,7 @@ impl Model {
     /// their best worker, 64 classes at the most; then affine workers and the parent's.
     fn candidates(&self, id: TaskId, queue: bool) -> Vec<WorkerId> {
         let spec = &self.task(id).spec;
-        let order = self.policy.order();
+        let order = self.policy_of(spec).order();
         let listed = |worker: &&Worker| {
             let asks = worker.credit > 0 && worker.has_free_slot();
             worker.state == WorkerState::Up && (self.push() || asks)
@@ -702,7 +722,7 @@ impl Model {
             parent_worker: self.parent_worker(id),
         };
         let mut scores = Vec::new();
-        self.policy.score_all(&view, &views, &mut scores);
+        self.policy_of(&task.spec).score_all(&view, &views, &mut scores);
         policy::best(&views, &scores).map(|at| candidates[at])
     }
 
