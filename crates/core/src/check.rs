@@ -221,6 +221,12 @@ impl Scheduler {
         for (resource, amount) in worker.reserved.iter() {
             ensure!(reserved.get(resource) == amount, "{id} still reserves {amount} of {resource:?}");
         }
+        if let Some(reservation) = worker.reservation() {
+            ensure!(self.reserved_for(slot).is_some(), "{id} is kept for a task that does not need it");
+            // Its moment may have passed without the worker asking for anything.
+            let watched = self.timers.contains(reservation.again, Timer::Reserved(id));
+            ensure!(watched || reservation.again <= self.now, "{id} is kept for a task without end");
+        }
         let handed: Vec<Held> = self.holdings(id).collect();
         let fingerprint = handed.iter().fold(0u64, |sum, held| sum.wrapping_add(fingerprint(held)));
         ensure!(

@@ -321,6 +321,7 @@ impl Scheduler {
                 let ahead = worker.queue.ahead_of(place, COUNTED as usize) as u64;
                 let id = self.worker_id(task.worker);
                 reasons.push(Reason::AtWorker { worker: id, ahead, state: worker.state });
+                reasons.extend(self.kept_for(slot));
                 reasons.push(Reason::NoRoom { candidates: vec![(id, self.fate(&self.wish_of(slot), task.worker))] });
             }
             State::Central => {

@@ -7,6 +7,9 @@ use filch_core::{
     WorkerId, WorkerSpec,
 };
 
+#[path = "regressions/reservations.rs"]
+mod reservations;
+
 struct Bench {
     scheduler: Scheduler,
     now: Time,
@@ -577,6 +580,11 @@ fn who_waits_gets_a_task_although_the_policy_refuses_everybody() {
         assert!(bench.assigned().is_empty());
         let small = bench.submit(TaskSpec::default());
         assert_eq!(bench.assigned(), [(small, 1)], "{bind:?}, {policy}");
+        // So it is for an array.
+        bench.step(Event::Finish { task: small, attempt: 1 });
+        bench.step(Event::Pull { worker, wait: true });
+        bench.step(Event::SubmitArray { template: Box::new(TaskSpec::default()), count: 2 });
+        assert_eq!(bench.assigned().len(), 1, "{bind:?}, {policy}");
     }
 }
 
@@ -701,4 +709,22 @@ fn a_long_task_does_not_hide_short_ones_that_fit_before_a_wide_one() {
     assert_eq!(got, [short]);
     assert_eq!(bench.scheduler.status(long), Some(Status::Queued));
     assert_eq!(bench.scheduler.status(wide), Some(Status::Queued));
+}
+
+#[test]
+fn all_of_a_job_is_cancelled_also_what_waits_for_it_by_way_of_another_job() {
+    for choice in [ParentFailure::Fail, ParentFailure::Skip, ParentFailure::Run] {
+        let mut bench = Bench::new(&Config::default());
+        bench.step(Event::OpenJob { weight: 1.0 });
+        let opened = |action: &Action| if let Action::Opened { job } = action { Some(*job) } else { None };
+        let job = bench.actions.iter().find_map(opened).expect("the job is opened");
+        let first = bench.submit(TaskSpec { job: Some(job), ..TaskSpec::default() });
+        let between =
+            bench.submit(TaskSpec { after: vec![first].into(), on_parent_failure: choice, ..TaskSpec::default() });
+        let last = bench.submit(TaskSpec { job: Some(job), after: vec![between].into(), ..TaskSpec::default() });
+        bench.step(Event::CancelJob { job });
+        for task in [first, last] {
+            assert_eq!(bench.scheduler.outcome(task), Some((Status::Cancelled, Cause::Requested)), "{choice:?}");
+        }
+    }
 }

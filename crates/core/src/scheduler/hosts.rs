@@ -11,7 +11,6 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use smallvec::SmallVec;
 
-use super::place::Wanted;
 use super::ready::{Cursor, Head};
 use super::{Scheduler, Signature};
 use crate::action::Action;
@@ -372,8 +371,7 @@ impl Scheduler {
         }
         for lane in lanes {
             while let Some(Head::Task(slot)) = self.head(&lane) {
-                let candidates = self.candidates(slot, Wanted::Room);
-                let Some(worker) = self.decide(slot, &candidates, true) else { break };
+                let Some(worker) = self.who_has_room(slot) else { break };
                 self.take_from_lane(slot);
                 self.assign(slot, worker, actions);
                 self.relist(worker);

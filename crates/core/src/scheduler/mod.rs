@@ -20,6 +20,7 @@ mod own;
 mod place;
 mod ready;
 mod remote;
+mod reserve;
 mod run;
 mod serve;
 mod settle;
@@ -60,7 +61,7 @@ pub(crate) use place::Wish;
 pub(crate) use ready::{LEVELS, Ready};
 pub(crate) use slab::{Interner, Slab};
 pub(crate) use state::{Array, ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
-pub(crate) use tasks::{Flags, State, Tasks};
+pub(crate) use tasks::{Flags, OrderKey, State, Tasks};
 pub(crate) use timers::{Timer, Timers};
 pub use view::JobFigures;
 
@@ -157,6 +158,8 @@ pub struct Scheduler {
     /// Tasks that wait for nobody any more and are about to be queued, the next one last; and whether that is under way.
     freed: Vec<TaskId>,
     freeing: bool,
+    /// The job that is being cancelled.
+    cancelling: u32,
     /// The worker that changes or whose attempt ends in this step: it is served once what that sets free has queued,
     /// so that it gets the first in order and not whatever came free first.
     aside: u32,
@@ -240,6 +243,7 @@ impl Scheduler {
             released: Vec::new(),
             freed: Vec::new(),
             freeing: false,
+            cancelling: NONE,
             aside: NONE,
             parked: BTreeMap::new(),
             counters: Counters::default(),
@@ -431,7 +435,7 @@ impl Scheduler {
     }
 
     fn notify(&self, slot: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
-        let worker = self.tasks.at(slot).worker;
+        let worker = self.tasks.at(slot).at_worker();
         let worker = (worker != NONE).then(|| self.worker_id(worker));
         actions.push(Action::Notify { task: self.tasks.id(slot), status, worker, cause });
     }

@@ -192,32 +192,31 @@ impl Scheduler {
                     return None;
                 }
                 let candidates = self.candidates(slot, Wanted::Queue);
-                self.decide(slot, &candidates, true)
+                self.decide(slot, &candidates)
             });
             if let Some(worker) = pushed {
                 self.push_to(slot, worker, news, actions);
                 return;
             }
         }
-        if self.directories.iter().any(|directory| !directory.is_empty()) {
-            let candidates = self.candidates(slot, Wanted::Room);
-            if let Some(worker) = self.decide(slot, &candidates, true).or_else(|| self.as_if_asked(slot, &candidates)) {
-                if self.remote && self.is_ahead(slot, worker) {
-                    self.take_credit(worker);
-                    self.put_at_worker(slot, worker);
-                    self.tell_queued(slot, news, actions);
-                    self.hand_over(slot, actions);
-                    return;
-                }
+        if self.directories.iter().any(|directory| !directory.is_empty())
+            && let Some(worker) = self.who_has_room(slot)
+        {
+            if self.remote && self.is_ahead(slot, worker) {
+                self.take_credit(worker);
+                self.put_at_worker(slot, worker);
                 self.tell_queued(slot, news, actions);
-                if self.tasks.at(slot).state.is_queued() {
-                    self.age_leave(slot);
-                }
-                self.counters.queued -= 1;
-                self.assign(slot, worker, actions);
-                self.relist(worker);
+                self.hand_over(slot, actions);
                 return;
             }
+            self.tell_queued(slot, news, actions);
+            if self.tasks.at(slot).state.is_queued() {
+                self.age_leave(slot);
+            }
+            self.counters.queued -= 1;
+            self.assign(slot, worker, actions);
+            self.relist(worker);
+            return;
         }
         self.put_in_lane(slot);
         self.tell_queued(slot, news, actions);
@@ -240,6 +239,12 @@ impl Scheduler {
         let worker = &self.workers[at];
         let able = || self.classes[worker.class].can_ever(&self.signatures[task.signature]).is_ok();
         (worker.state == WorkerState::Up && able()).then_some(at)
+    }
+
+    /// Who gets a task that needs room right now, of those who wait for one.
+    pub(super) fn who_has_room(&mut self, slot: u32) -> Option<u32> {
+        let candidates = self.candidates(slot, Wanted::Room);
+        self.decide(slot, &candidates).or_else(|| self.as_if_asked(slot, &candidates))
     }
 
     /// The policy refused everybody who waits for a task. Whoever asks gets the first it can run, whatever the policy says
@@ -455,8 +460,8 @@ impl Scheduler {
 
     fn parent_worker(&self, slot: u32) -> Option<WorkerId> {
         let parent = self.tasks.extra(slot)?.spawned_by?;
-        let parent = self.tasks.at(self.tasks.find(parent)?);
-        (parent.worker != NONE).then(|| self.worker_id(parent.worker))
+        let at = self.tasks.at(self.tasks.find(parent)?).at_worker();
+        (at != NONE).then(|| self.worker_id(at))
     }
 
     fn is_candidate(&self, slot: u32, at: u32, wanted: Wanted) -> bool {
@@ -493,12 +498,11 @@ impl Scheduler {
         if worker.reservation().is_none_or(|reservation| Some(reservation.task) == wish.task) {
             return Ok(());
         }
-        let ends_at = self.now + self.planned(wish.kind, wish.declared, worker.class);
-        worker.may_backfill(&self.tasks, &self.signatures, class, signature, ends_at)
+        self.kept(at).map_or(Ok(()), |kept| self.may_pass(wish, at, &kept))
     }
 
-    /// The candidate the task's policy likes best; remembered, with the scores, if `record` is set.
-    pub(super) fn decide(&mut self, slot: u32, candidates: &[u32], record: bool) -> Option<u32> {
+    /// The candidate the task's policy likes best; remembered, with the scores, if decisions are kept.
+    fn decide(&mut self, slot: u32, candidates: &[u32]) -> Option<u32> {
         if candidates.is_empty() {
             return None;
         }
@@ -510,7 +514,7 @@ impl Scheduler {
             let mut scores = Vec::with_capacity(views.len());
             policy.score_all(&task, &views, &mut scores);
             let winner = policy::best(&views, &scores)?;
-            let record = record && self.config.limits.decisions_kept > 0;
+            let record = self.config.limits.decisions_kept > 0;
             (winner, record.then(|| self.describe_decision(slot, policy, &task, &views, &scores, winner)))
         };
         if let Some(decision) = decision {

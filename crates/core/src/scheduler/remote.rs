@@ -64,7 +64,7 @@ impl Scheduler {
             self.assign(slot, at, actions);
             return true;
         }
-        let Some(found) = self.first_central(at, 1, actions) else { return false };
+        let Some(found) = self.first_central(at, 1).0 else { return false };
         if !self.is_ahead_in(&found, at) {
             let Some(slot) = self.take_found(&found, actions) else { return false };
             self.assign(slot, at, actions);

@@ -1,20 +1,49 @@
 //! The worker's side: a worker asks, and gets the first task in order that it can run now.
 
 use super::ready::{Found, Head, Search};
-use super::state::Reservation;
-use super::{Array, ArrayPlace, Flags, QueueKey, Scheduler, Shortage, State, Timer, wanted_devices};
+use super::reserve::Kept;
+use super::{Array, ArrayPlace, Flags, OrderKey, QueueKey, Scheduler, Shortage, State, Timer};
 use crate::action::{Action, Refusal};
 use crate::explain::Decision;
-use crate::ids::{NONE, ResourceId, WorkerId};
+use crate::ids::WorkerId;
 use crate::steal::QUEUE_LOOKS;
 use crate::time::{Span, Time};
-use crate::tracker::expected_end;
 use crate::worker::WorkerState;
 
 /// Tasks that one search looks at for something short enough to run before a wide task that waits.
 const BACKFILL_LOOKS: usize = 256;
 /// How soon a worker whose search was cut off looks on, if it still waits.
 const LOOK_ON_AFTER: Span = Span::from_millis(1);
+
+/// Something a worker may be given, and where it waits.
+pub(super) enum Next {
+    /// In the worker's own queue.
+    Own(QueueKey),
+    /// In a lane of the central queue.
+    Central(Found),
+}
+
+impl Next {
+    /// The order between the two: highest level first, then as inside a level.
+    fn place(&self) -> (u8, OrderKey) {
+        match self {
+            Next::Own(key) => (key.0, key.1),
+            Next::Central(found) => (u8::MAX - found.level, found.order),
+        }
+    }
+
+    fn comes_before(&self, other: Option<&Next>) -> bool {
+        other.is_none_or(|other| self.place() < other.place())
+    }
+
+    /// The earlier of two; the worker's own if they are equal.
+    fn earlier(own: Option<Next>, central: Option<Next>) -> Option<Next> {
+        match central {
+            Some(central) if central.comes_before(own.as_ref()) => Some(central),
+            _ => own,
+        }
+    }
+}
 
 impl Scheduler {
     pub(super) fn pull(&mut self, worker: WorkerId, wait: bool, actions: &mut Vec<Action>) -> Result<(), Refusal> {
@@ -75,22 +104,14 @@ impl Scheduler {
             self.take_from_lane(slot);
             return Some(slot);
         }
-        let own = self.first_own(worker);
-        let floor = own.map_or(1, |key| u8::MAX - key.0);
-        let central = self.first_central(worker, floor, actions);
-        let slot = match (own, central) {
-            (Some(own), Some(found)) if (u8::MAX - found.level, found.order) < (own.0, own.1) => {
-                self.take_found(&found, actions)
-            }
-            (Some(own), _) => Some(self.take_own(own.2)),
-            (None, Some(found)) => self.take_found(&found, actions),
-            (None, None) => {
-                if !self.may_steal(worker) || self.steal_for(worker, actions) == 0 {
-                    return None;
-                }
-                self.first_own(worker).map(|key| self.take_own(key.2))
-            }
-        }?;
+        let mut next = self.next_for(worker, actions);
+        if next.is_none() && self.may_steal(worker) && self.steal_for(worker, actions) > 0 {
+            next = self.next_for(worker, actions);
+        }
+        let slot = match next? {
+            Next::Own(own) => self.take_own(own.2),
+            Next::Central(found) => self.take_found(&found, actions)?,
+        };
         if self.config.limits.decisions_kept > 0 {
             let decision = Decision::asked(self.tasks.id(slot), self.worker_id(worker), self.now);
             self.remember(decision);
@@ -98,15 +119,35 @@ impl Scheduler {
         Some(slot)
     }
 
-    /// The first task in the worker's own queue that fits now. If the very first is too wide for what is left, the
-    /// worker is kept free for it, so that narrow ones do not pass it for ever.
-    fn first_own(&mut self, worker: u32) -> Option<QueueKey> {
-        let (_, _, first) = self.workers[worker].queue.first()?;
-        if let Err(Shortage::Resource { .. }) = self.fits_now(first, worker)
-            && self.workers[worker].reservation().is_none()
-        {
-            self.reserve_slot(first, worker);
+    /// What comes next for a worker. A wide task that would come before it gets a reservation in time, and then only what
+    /// keeps out of its way is left.
+    fn next_for(&mut self, worker: u32, actions: &mut Vec<Action>) -> Option<Next> {
+        let (next, wide) = self.look(worker);
+        match wide {
+            Some(wide) if self.reserve(&wide, worker, actions) => self.look(worker).0,
+            _ => next,
         }
+    }
+
+    /// The first that a worker could run and that fits now, and, unless it is kept for a task already, the first before
+    /// that which it has no room for. In its own queue only the very first of all may be that one.
+    fn look(&mut self, worker: u32) -> (Option<Next>, Option<Next>) {
+        let first = self.workers[worker].queue.first();
+        let own = first.and_then(|_| self.first_own(worker));
+        let floor = own.map_or(1, |key| u8::MAX - key.0);
+        let (central, wide) = self.first_central(worker, floor);
+        let (own, central) = (own.map(Next::Own), central.map(Next::Central));
+        if self.workers[worker].reservation().is_some() {
+            return (Next::earlier(own, central), None);
+        }
+        let own_wide = first.map(Next::Own).filter(|first| Some(first.place()) != own.as_ref().map(Next::place));
+        let own_wide = own_wide.filter(|first| first.comes_before(central.as_ref()));
+        let wide = wide.map(Next::Central).filter(|wide| wide.comes_before(own.as_ref()));
+        (Next::earlier(own, central), Next::earlier(own_wide, wide))
+    }
+
+    /// The first task in the worker's own queue that fits now.
+    fn first_own(&self, worker: u32) -> Option<QueueKey> {
         let queue = &self.workers[worker].queue;
         queue.iter().take(QUEUE_LOOKS).find(|key| self.fits_now(key.2, worker).is_ok())
     }
@@ -118,27 +159,21 @@ impl Scheduler {
         slot
     }
 
-    /// The first lane of the central queue, not below a level, whose head fits the worker now. On the way, the first
-    /// task that this worker could run but has no room for gets a reservation in time.
-    pub(super) fn first_central(&mut self, at: u32, floor: u8, actions: &mut Vec<Action>) -> Option<Found> {
-        let (mut search, wide) = self.search(at, floor);
-        if let Some(wide) = wide
-            && self.reserve(&wide, at, actions)
-        {
-            // What was found must not get in the way of the reservation.
-            search = self.search(at, floor).0;
-        }
+    /// What of the central queue, not below a level, fits the worker now, and the first that would have come before it if
+    /// there were room.
+    pub(super) fn first_central(&mut self, at: u32, floor: u8) -> (Option<Found>, Option<Found>) {
+        let (search, wide) = self.search(at, floor);
         self.workers[at].resume = search.cut_off.map(Box::new);
         if search.cut_off.is_some() {
             self.timers.set(self.now + LOOK_ON_AFTER, Timer::Look(self.worker_id(at)));
         }
-        search.found
+        (search.found, wide)
     }
 
-    /// What fits, and what would have come before it if there were room.
     fn search(&self, at: u32, floor: u8) -> (Search, Option<Found>) {
         let worker = &self.workers[at];
         let class = &self.classes[worker.class];
+        let kept = self.kept(at);
         let (mut wide, mut picked, mut looks) = (None, None, BACKFILL_LOOKS);
         let mut search = self.ready.find(floor, worker.resume.as_deref(), |found| {
             let signature = &self.signatures[found.signature];
@@ -148,166 +183,39 @@ impl Scheduler {
             if self.remote {
                 return self.is_ahead_in(found, at) || worker.has_room(class, signature).is_ok();
             }
-            match worker.has_room(class, signature) {
-                Ok(()) if worker.reservation().is_none() => true,
-                Ok(()) if self.head(found) == Some(Head::Element) => self.may_backfill_element(found, at),
-                Ok(()) => {
-                    picked = self.backfill(found, at, &mut looks);
+            match (worker.has_room(class, signature), &kept) {
+                (Ok(()), None) => true,
+                (Ok(()), Some(kept)) if self.head(found) == Some(Head::Element) => {
+                    let wish = self.jobs[found.job].array.as_ref().map(Array::wish);
+                    wish.is_some_and(|wish| self.may_pass(&wish, at, kept).is_ok())
+                }
+                (Ok(()), Some(kept)) => {
+                    picked = self.backfill(found, at, kept, &mut looks);
                     picked.is_some()
                 }
-                Err(Shortage::Resource { .. }) => {
-                    if wide.is_none() && worker.reservation().is_none() {
-                        wide = Some(*found);
-                    }
+                (Err(Shortage::Resource { .. }), None) => {
+                    wide = wide.or(Some(*found));
                     false
                 }
-                Err(_) => false,
+                (Err(_), _) => false,
             }
         });
-        if let Some(found) = &mut search.found {
-            found.picked = picked;
+        if let (Some(found), Some(picked)) = (&mut search.found, picked) {
+            found.picked = Some(picked);
+            found.order = self.tasks.at(picked).order();
         }
         (search, wide)
     }
 
     /// Something of a lane that may use a worker although a wide task waits for it: the first, or one of the next that is
     /// shorter. `looks` falls by those looked at.
-    fn backfill(&self, found: &Found, at: u32, looks: &mut usize) -> Option<u32> {
-        let tasks = self
+    fn backfill(&self, found: &Found, at: u32, kept: &Kept, looks: &mut usize) -> Option<u32> {
+        let mut tasks = self
             .ready
             .in_order(self.signatures[found.signature].waiting, &self.tasks, found)
             .take(*looks)
             .inspect(|_| *looks -= 1);
-        let mut tasks = tasks.filter(|&slot| self.fits_now(slot, at).is_ok());
-        tasks.next()
-    }
-
-    fn may_backfill_element(&self, found: &Found, at: u32) -> bool {
-        let wish = self.jobs[found.job].array.as_ref().map(Array::wish);
-        wish.is_some_and(|wish| self.wish_fits(&wish, at).is_ok())
-    }
-
-    /// Keeps a worker free for the task that is first in a lane, from the moment it should fit. Whether it did.
-    fn reserve(&mut self, wide: &Found, at: u32, actions: &mut Vec<Action>) -> bool {
-        let slot = match self.head(wide) {
-            Some(Head::Task(slot)) => slot,
-            Some(Head::Element) => {
-                let ready_at = self.jobs[wide.job].array.as_ref().map(|array| array.template.ready_at);
-                if ready_at.is_none_or(|ready_at| !self.may_reserve(ready_at)) {
-                    return false;
-                }
-                let Some(slot) = self.materialise(wide.job, actions) else { return false };
-                self.wait_loose(slot, actions);
-                slot
-            }
-            None => return false,
-        };
-        self.reserve_slot(slot, at)
-    }
-
-    /// Whether what has been ready since then has waited long enough for a reservation.
-    fn may_reserve(&self, ready_at: Time) -> bool {
-        self.now.since(ready_at) >= self.config.scheduling.reserve_after
-    }
-
-    /// Keeps a worker free for a queued task, unless the task has one already or has not waited long enough.
-    fn reserve_slot(&mut self, slot: u32, at: u32) -> bool {
-        let task = self.tasks.at(slot);
-        if task.flags.has(Flags::RESERVED) || !self.may_reserve(task.ready_at) {
-            return false;
-        }
-        self.set_reservation(slot, at);
-        let task = self.tasks.at_mut(slot);
-        task.flags.set(Flags::RESERVED, true);
-        task.worker = at;
-        self.counters.reservations += 1;
-        true
-    }
-
-    /// When a task that a worker can ever run is expected to fit there.
-    pub(crate) fn fits_from(&self, slot: u32, at: u32) -> Time {
-        let worker = &self.workers[at];
-        let capacity = &self.classes[worker.class].capacity;
-        let demand = &self.signatures[self.tasks.at(slot).signature].demand;
-        let (gpus, needs) = (capacity.get(ResourceId::GPUS), wanted_devices(demand));
-        let mut ends: Vec<(Time, u32, &[u16])> = Vec::with_capacity(worker.used_slots() as usize);
-        for &running in &worker.running {
-            let task = self.tasks.at(running);
-            let devices = self.tasks.extra(running).map_or(&[][..], |extra| &extra.devices);
-            ends.push((expected_end(self.now, task.since, task.planned), task.signature, devices));
-        }
-        for ghost in worker.ghosts() {
-            ends.push((expected_end(self.now, ghost.since, ghost.planned), ghost.signature, &ghost.devices));
-        }
-        ends.sort_by_key(|end| end.0);
-        let (mut reserved, mut devices) = (worker.reserved.clone(), worker.devices.clone());
-        for (end, signature, held) in ends {
-            let ended = &self.signatures[signature].demand;
-            reserved.remove(ended);
-            if let Some(needs) = wanted_devices(ended) {
-                devices.give_back(held, needs);
-            }
-            let on_devices = needs.is_none_or(|needs| devices.check(gpus, needs).is_ok());
-            if on_devices && capacity.has_room(&reserved, demand) {
-                return end;
-            }
-        }
-        self.now
-    }
-
-    /// The moment has come that a worker is kept free for. If its task does not fit yet, something runs longer than was
-    /// thought: until then others may use what is left.
-    pub(super) fn reservation_due(&mut self, worker: WorkerId, actions: &mut Vec<Action>) {
-        let Ok(at) = self.worker_slot(worker) else { return };
-        let (Some(reservation), Some(slot)) = (self.workers[at].reservation(), self.reserved_for(at)) else { return };
-        if reservation.from > self.now {
-            return;
-        }
-        self.set_reservation(slot, at);
-        self.serve(at, actions);
-    }
-
-    /// Keeps a worker free for a task from the moment it should fit.
-    fn set_reservation(&mut self, slot: u32, at: u32) {
-        let from = self.fits_from(slot, at).max(self.now + LOOK_ON_AFTER);
-        let task = self.tasks.id(slot);
-        self.workers[at].set_reservation(Some(Reservation { task, from }));
-        // What ends a little late does not put the moment off.
-        let late = Span(from.since(self.now).0 / 16).max(LOOK_ON_AFTER);
-        self.timers.set(from + late, Timer::Reserved(self.worker_id(at)));
-    }
-
-    /// The task a worker is kept free for, if that still holds.
-    pub(crate) fn reserved_for(&self, worker: u32) -> Option<u32> {
-        let reservation = self.workers[worker].reservation()?;
-        let slot = self.tasks.find(reservation.task)?;
-        let task = self.tasks.at(slot);
-        let waits = matches!(task.state, State::Central | State::AtWorker);
-        (waits && task.flags.has(Flags::RESERVED) && task.worker == worker).then_some(slot)
-    }
-
-    /// A task no longer needs the worker that is kept free for it.
-    pub(super) fn drop_reservation(&mut self, slot: u32) {
-        let task = self.tasks.at_mut(slot);
-        if !task.flags.has(Flags::RESERVED) {
-            return;
-        }
-        task.flags.set(Flags::RESERVED, false);
-        let worker = task.worker;
-        if task.state == State::Central {
-            task.worker = NONE;
-        }
-        self.workers[worker].set_reservation(None);
-        self.released.push(worker);
-    }
-
-    /// Workers that were kept free for tasks which no longer need them get other work.
-    pub(super) fn serve_released(&mut self, actions: &mut Vec<Action>) {
-        while let Some(worker) = self.released.pop() {
-            if self.workers.get(worker).is_some() {
-                self.serve(worker, actions);
-            }
-        }
+        tasks.find(|&slot| self.may_pass(&self.wish_of(slot), at, kept).is_ok())
     }
 
     /// What is first in a lane that was found, if it is still there.
@@ -402,7 +310,7 @@ impl Scheduler {
 mod tests {
     use super::*;
     use crate::capabilities::CapabilitySet;
-    use crate::ids::CapabilityId;
+    use crate::ids::{CapabilityId, ResourceId};
     use crate::resources::{Amount, Demand, Vector};
     use crate::task::TaskSpec;
     use crate::worker::WorkerSpec;

@@ -28,7 +28,8 @@ impl Scheduler {
             self.settle_one(slot, at, status, cause, actions);
             for child in dependents {
                 let Some(child) = self.tasks.find(child) else { continue };
-                if self.tasks.at(child).state != State::Blocked || self.tasks.at(child).blockers == 0 {
+                let task = self.tasks.at(child);
+                if task.state != State::Blocked || task.blockers == 0 || task.job == self.cancelling {
                     continue;
                 }
                 let choice = self.tasks.extra(child).map_or(ParentFailure::Fail, |extra| extra.on_parent_failure);
@@ -165,19 +166,14 @@ impl Scheduler {
         let mut ids: Vec<TaskId> = self.jobs[slot].members.iter().map(|member| self.tasks.id(member)).collect();
         ids.sort_unstable_by_key(|id| id.slot);
         let none_left = ids.is_empty();
-        for id in &ids {
-            // All of them are cancelled; none shall fail or start because of another.
-            if self.tasks.at(id.slot).flags.has(Flags::EXTRA) {
-                let mut dependents = std::mem::take(&mut self.tasks.extra_mut(id.slot).dependents);
-                dependents.retain(|child| self.tasks.find(*child).is_some_and(|at| self.tasks.at(at).job != slot));
-                self.tasks.extra_mut(id.slot).dependents = dependents;
-            }
-        }
+        // All of them are cancelled; none shall fail or start because of another.
+        self.cancelling = slot;
         for id in ids {
             if let Some(member) = self.tasks.find(id) {
                 self.cancel_slot(member, actions);
             }
         }
+        self.cancelling = NONE;
         if none_left {
             self.job_may_be_done(slot, actions);
         }

@@ -11,8 +11,7 @@ use super::needs::Needs;
 use super::own::OwnQueue;
 use super::place::Wish;
 use super::ready::{Cursor, Waiting};
-use super::slab::Slab;
-use super::tasks::{OrderKey, Tasks};
+use super::tasks::OrderKey;
 use crate::action::Lack;
 use crate::capabilities::{CapabilityBits, CapabilitySet};
 use crate::config::Matching;
@@ -163,6 +162,10 @@ pub(crate) struct Reservation {
     pub(crate) task: TaskId,
     /// When the task is expected to fit.
     pub(crate) from: Time,
+    /// When that was thought.
+    pub(crate) made: Time,
+    /// When it is looked at again, if the task has not started by then.
+    pub(crate) again: Time,
 }
 
 /// What few workers have at any time, kept aside so that the others do not pay for it.
@@ -317,50 +320,6 @@ impl Worker {
             }
         }
         Ok(())
-    }
-
-    /// Whether a task may use the worker although a wide task waits for it: it ends before, or fits beside it.
-    pub(crate) fn may_backfill(
-        &self,
-        tasks: &Tasks,
-        signatures: &Slab<Signature>,
-        class: &Class,
-        signature: &Signature,
-        ends_at: Time,
-    ) -> Result<(), Shortage> {
-        let Some(reservation) = self.reservation() else { return Ok(()) };
-        if ends_at <= reservation.from {
-            return Ok(());
-        }
-        let Some(wide) = tasks.find(reservation.task) else { return Ok(()) };
-        // What will still be in use when the wide task starts: this task, and those expected to run longer.
-        let gpus = class.capacity.get(ResourceId::GPUS);
-        let (mut in_use, mut devices, mut slots) = (Vector::default(), Devices::default(), 0);
-        let mut stays = |demand: &Demand, given: &[u16]| {
-            in_use.add(demand);
-            if let Some(needs) = wanted(demand) {
-                devices.hold(given, needs);
-            }
-            slots += 1;
-        };
-        let given = wanted(&signature.demand).map(|needs| self.devices.clone().take(gpus, needs));
-        stays(&signature.demand, &given.unwrap_or_default());
-        for &slot in &self.running {
-            let task = tasks.at(slot);
-            if task.since + task.planned > reservation.from {
-                let given = tasks.extra(slot).map_or(&[][..], |extra| &extra.devices);
-                stays(&signatures[task.signature].demand, given);
-            }
-        }
-        for ghost in self.ghosts() {
-            stays(&signatures[ghost.signature].demand, &ghost.devices);
-        }
-        let wide = &signatures[tasks.at(wide).signature].demand;
-        let on_devices = wanted(wide).is_none_or(|needs| devices.check(gpus, needs).is_ok());
-        if slots < self.slots && class.capacity.has_room(&in_use, wide) && on_devices {
-            return Ok(());
-        }
-        Err(Shortage::Reserved { task: reservation.task, from: reservation.from })
     }
 }
 

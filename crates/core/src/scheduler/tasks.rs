@@ -205,6 +205,12 @@ impl Task {
         self.key != NONE || self.flags.has(Flags::EXCLUSIVE)
     }
 
+    /// The worker it is with, in its queue or in a slot. One that is kept free for it does not have it yet.
+    #[inline]
+    pub(crate) fn at_worker(&self) -> u32 {
+        if self.state == State::Central { NONE } else { self.worker }
+    }
+
     pub(crate) fn declared(&self) -> Option<Span> {
         (self.estimate != Span::ZERO).then_some(self.estimate)
     }

@@ -388,8 +388,7 @@ impl Scheduler {
                 return;
             }
             let Some(slot) = self.materialise(job, actions) else { return };
-            let candidates = self.candidates(slot, super::place::Wanted::Room);
-            let Some(worker) = self.decide(slot, &candidates, true) else {
+            let Some(worker) = self.who_has_room(slot) else {
                 self.wait_loose(slot, actions);
                 return;
             };

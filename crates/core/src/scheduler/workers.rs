@@ -105,7 +105,6 @@ impl Scheduler {
         if let Some(task) = self.reserved_for(slot) {
             self.drop_reservation(task);
         }
-        self.workers[slot].set_reservation(None);
     }
 
     /// Makes a worker a member of a class; the class, and its position there.

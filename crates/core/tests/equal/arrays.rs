@@ -26,7 +26,7 @@ pub(crate) struct Rest {
     left: Vec<u32>,
     requeues: u32,
     since: Time,
-    ready_at: Time,
+    pub(crate) ready_at: Time,
 }
 
 impl Rest {

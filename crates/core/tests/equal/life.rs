@@ -10,7 +10,7 @@ use filch_core::{
 };
 
 use crate::arrays::Rest;
-use crate::model::{COMMON, Ghost, Head, Job, Model, Place, Task, Timer, Where};
+use crate::model::{COMMON, Ghost, Job, Model, Task, Timer, Where};
 
 /// The event was refused.
 pub(crate) struct No;
@@ -61,12 +61,13 @@ impl Model {
                 self.follow_limit(key);
                 Ok(())
             }
-            Event::SetPolicy { policy, .. } => {
-                self.policy = policy::create(&policy, &self.config).expect("the policy exists");
+            Event::SetPolicy { task_type, policy } => {
+                let policy = policy::create(&policy, &self.config).expect("the policy exists");
+                self.set_policy(task_type, policy);
                 Ok(())
             }
-            Event::UsePolicy { policy, .. } => {
-                self.policy = Box::new(policy);
+            Event::UsePolicy { task_type, policy } => {
+                self.set_policy(task_type, Box::new(policy));
                 Ok(())
             }
             Event::SubmitArray { template, count } => self.submit_array(&template, count),
@@ -79,7 +80,7 @@ impl Model {
                 unreachable!("the model's workers have no queues of their own")
             }
         };
-        self.feed_hungry();
+        self.end_step();
         if result.is_err() {
             self.out.push(Action::Refused);
         }
@@ -301,6 +302,7 @@ impl Model {
 
     /// A task leaves its worker's queue for another; it goes on waiting and aging.
     pub(crate) fn queue_elsewhere(&mut self, id: TaskId, cause: Cause) {
+        self.let_go(id);
         self.task_mut(id).worker = None;
         if self.workers.is_empty() || self.has_host(&self.task(id).spec) {
             self.offer(id, Some(cause));
@@ -311,6 +313,7 @@ impl Model {
 
     /// A task that was offered its key waits for it again.
     pub(crate) fn step_back(&mut self, id: TaskId) {
+        self.let_go(id);
         let task = self.task_mut(id);
         task.offered = false;
         task.state = Where::ForKey;
@@ -390,6 +393,7 @@ impl Model {
     }
 
     pub(crate) fn put_at_worker(&mut self, id: TaskId, worker: WorkerId) {
+        self.let_go(id);
         let planned = self.planned_for(id, worker);
         let task = self.task_mut(id);
         let waited = task.state.is_queued();
@@ -429,6 +433,7 @@ impl Model {
 
     /// Takes a queued task out of its queue, not to be handed out.
     pub(crate) fn leave_queue(&mut self, id: TaskId) {
+        self.let_go(id);
         let task = self.task_mut(id);
         task.state = Where::Nowhere;
         task.worker = None;
@@ -471,48 +476,19 @@ impl Model {
             if worker.credit == 0 || worker.state != WorkerState::Up || !worker.has_free_slot() {
                 return;
             }
-            let own = self.first_own(at);
-            // Between the two the order is that of levels and places; turns are among central tasks only.
-            let level = own.map(|id| self.task(id).level).unwrap_or(0);
-            let central = self.first_central(at).filter(|&head| u8::MAX - self.head_place(head).0 >= level);
-            let before = |a: Place, b: Place| (a.0, a.1, a.2, a.3) < (b.0, b.1, b.2, b.3);
-            let next = match (own, central) {
-                (Some(own), Some(central)) if before(self.head_place(central), self.task(own).place()) => {
-                    self.take_central(central)
-                }
-                (Some(own), _) => own,
-                (None, Some(central)) => self.take_central(central),
-                (None, None) => {
-                    if !self.may_steal(at) || self.steal_for(at) == 0 {
-                        return;
-                    }
-                    let Some(stolen) = self.first_own(at) else { return };
-                    stolen
-                }
-            };
+            let Some(next) = self.choose_for(at) else { return };
             self.task_mut(next).worker = None;
             self.assign(next, at);
         }
     }
 
-    /// The task that is handed out; an element becomes one.
-    fn take_central(&mut self, head: Head) -> TaskId {
-        match head {
-            Head::Task(id) => id,
-            Head::Rest(job) => {
-                let id = self.materialise(job);
-                self.notify(id, Status::Queued, Cause::None);
-                id
-            }
-        }
-    }
-
     pub(crate) fn assign(&mut self, id: TaskId, at: WorkerId) {
+        self.let_go(id);
         let (now, planned) = (self.now, self.planned_for(id, at));
         let waited = now.since(self.task(id).ready_at);
         self.turn += 1;
         let turn = self.turn;
-        let devices = self.pick_devices(&self.task(id).spec.demand, self.worker(at)).expect("it fits");
+        let devices = self.devices_now(&self.task(id).spec.demand, self.worker(at)).expect("it fits");
         self.task_mut(id).devices = devices;
         let worker = self.worker_mut(at);
         worker.running.push(id);
@@ -641,6 +617,8 @@ impl Model {
             demand: task.spec.demand.clone(),
             key: task.spec.key,
             devices: task.devices.clone(),
+            since: task.since,
+            planned: task.planned,
         };
         self.worker_mut(at).ghosts.push(ghost);
         self.out.push(Action::Revoke { worker: at, task: id, attempt, cause });
@@ -740,6 +718,7 @@ impl Model {
         worker.in_a_row = 0;
         worker.state = WorkerState::Quarantined(until);
         self.counts.quarantines += 1;
+        self.keep_no_longer(at);
         self.set_timer(until, Timer::Quarantine(at));
         self.requeue_queue(at, Cause::WorkerLost);
     }

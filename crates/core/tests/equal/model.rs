@@ -11,11 +11,12 @@ use filch_core::policy::{self, Order, Policy, TaskView, WorkerView};
 use filch_core::steal::{Guard, VictimChooser};
 use filch_core::tracker::{Estimator, MovingAverage, Tracker};
 use filch_core::{
-    Action, Amount, Cause, Demand, JobId, KeyId, ResourceId, Span, Status, TaskId, TaskSpec, Time, Vector, WorkerId,
-    WorkerSpec, WorkerState, matching_for,
+    Action, Amount, Cause, Demand, JobId, KeyId, ResourceId, Span, Status, TaskId, TaskSpec, Time, TypeId, Vector,
+    WorkerId, WorkerSpec, WorkerState, matching_for,
 };
 
 use crate::arrays::{Rest, RestAt};
+use crate::reservations::Kept;
 
 /// Where a task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +130,8 @@ pub(crate) struct Ghost {
     pub(crate) demand: Demand,
     pub(crate) key: Option<KeyId>,
     pub(crate) devices: Vec<usize>,
+    pub(crate) since: Time,
+    pub(crate) planned: Span,
 }
 
 #[derive(Clone, Debug)]
@@ -190,6 +193,7 @@ pub(crate) enum Timer {
     Deadline(TaskId),
     ParkArray(JobId),
     ArrayAging(JobId),
+    Reserved(WorkerId),
     Lease(WorkerId),
     Quarantine(WorkerId),
 }
@@ -215,6 +219,11 @@ pub(crate) struct Counts {
     pub(crate) stolen: u64,
     pub(crate) migrated: u64,
     pub(crate) cycles: u64,
+    pub(crate) reservations: u64,
+    /// Reservations whose moment had to be put off.
+    pub(crate) put_off: u64,
+    /// Tasks handed to a worker that is kept for another.
+    pub(crate) let_past: u64,
     pub(crate) assignments: u64,
     pub(crate) waited: Span,
     pub(crate) longest_wait: Span,
@@ -242,6 +251,9 @@ impl Counts {
             ("stolen", self.stolen),
             ("migrated", self.migrated),
             ("cycles", self.cycles),
+            ("reservations", self.reservations),
+            ("put_off", self.put_off),
+            ("let_past", self.let_past),
             ("assignments", self.assignments),
         ]
     }
@@ -265,6 +277,9 @@ impl Counts {
         self.stolen += other.stolen;
         self.migrated += other.migrated;
         self.cycles += other.cycles;
+        self.reservations += other.reservations;
+        self.put_off += other.put_off;
+        self.let_past += other.let_past;
         self.assignments += other.assignments;
     }
 }
@@ -273,6 +288,8 @@ pub(crate) struct Model {
     pub(crate) config: Config,
     pub(crate) now: Time,
     pub(crate) policy: Box<dyn Policy>,
+    /// Those of single types of tasks, in the order in which they were first set.
+    pub(crate) policies: Vec<(TypeId, Box<dyn Policy>)>,
     pub(crate) tracker: Tracker,
     pub(crate) chooser: VictimChooser,
     pub(crate) guard: Guard,
@@ -306,6 +323,9 @@ pub(crate) struct Model {
     pub(crate) freeing: bool,
     /// A worker that changes its class right now and so belongs to none.
     pub(crate) unlisted: Option<WorkerId>,
+    pub(crate) kept: Vec<Kept>,
+    /// Workers that were kept for a task until this step.
+    pub(crate) released: Vec<WorkerId>,
 }
 
 /// What may be first in a lane.
@@ -325,6 +345,7 @@ impl Model {
             config: Config { stealing: config.stealing.under(config.scheduling.bind), ..config.clone() },
             now: Time::ZERO,
             policy: policy::create(&config.scheduling.policy, config).expect("the policy exists"),
+            policies: Vec::new(),
             tracker: Tracker::new(config.scheduling.default_estimate),
             chooser: VictimChooser::new(
                 &config.stealing.under(config.scheduling.bind),
@@ -354,6 +375,8 @@ impl Model {
             freed: Vec::new(),
             freeing: false,
             unlisted: None,
+            kept: Vec::new(),
+            released: Vec::new(),
         };
         if model.push() && config.load_balancing.strategy.pushes() {
             model.timers.push((Time::ZERO + config.load_balancing.thresholds.rebalance_interval(), Timer::Rebalance));
@@ -467,9 +490,12 @@ impl Model {
     }
 
     pub(crate) fn planned_for(&self, task: TaskId, worker: WorkerId) -> Span {
-        let task = self.task(task);
-        let anywhere = self.tracker.anywhere(task.spec.kind, task.declared());
-        let speed = self.worker(worker).spec.speed;
+        self.planned(&self.task(task).spec, self.worker(worker))
+    }
+
+    pub(crate) fn planned(&self, spec: &TaskSpec, worker: &Worker) -> Span {
+        let anywhere = self.tracker.anywhere(spec.kind, spec.estimate.filter(|estimate| *estimate != Span::ZERO));
+        let speed = worker.spec.speed;
         let planned = if speed == 1.0 { anywhere } else { anywhere.mul_f64(1.0 / speed) };
         planned.max(Span::from_micros(1))
     }
@@ -510,28 +536,19 @@ impl Model {
         self.workers.iter().any(|worker| self.can_ever(spec, worker))
     }
 
-    pub(crate) fn fits_now(&self, spec: &TaskSpec, worker: &Worker) -> bool {
-        let reserved = self.reserved(worker);
-        let room = |&(what, needs): &(ResourceId, Amount)| {
-            let free = worker.spec.resources.get(what).0.saturating_sub(reserved.get(what).0);
-            free >= needs.0
-        };
-        let demand = &spec.demand;
-        worker.state == WorkerState::Up
-            && worker.has_free_slot()
-            && demand.amounts().iter().all(room)
-            && self.pick_devices(demand, worker).is_some()
-    }
-
-    /// The accelerators a demand would get: for a share the fullest with room, for whole ones the first free.
-    pub(crate) fn pick_devices(&self, demand: &Demand, worker: &Worker) -> Option<Vec<usize>> {
+    /// The accelerators a demand would get beside others: for a share the fullest with room, for whole ones the first
+    /// free.
+    pub(crate) fn pick_devices<'a>(
+        demand: &Demand,
+        worker: &Worker,
+        held: impl Iterator<Item = (&'a Demand, &'a [usize])>,
+    ) -> Option<Vec<usize>> {
         let whole = Amount::SCALE;
         let wants = |demand: &Demand| demand.amounts().iter().find(|entry| entry.0 == ResourceId::GPUS).map(|e| e.1.0);
         let Some(needs) = wants(demand) else { return Some(Vec::new()) };
         let has = worker.spec.resources.get(ResourceId::GPUS).0;
         let mut free: Vec<u64> = (0..has.div_ceil(whole)).map(|at| (has - at * whole).min(whole)).collect();
-        let running = worker.running.iter().map(|&id| (&self.task(id).spec.demand, &self.task(id).devices));
-        for (demand, devices) in running.chain(worker.ghosts.iter().map(|ghost| (&ghost.demand, &ghost.devices))) {
+        for (demand, devices) in held {
             for &at in devices {
                 if let Some(left) = free.get_mut(at) {
                     *left = left.saturating_sub(wants(demand).unwrap_or(0).min(whole));
@@ -548,6 +565,23 @@ impl Model {
     }
 
     // ---- placement ----
+
+    /// The policy of a task's type, or the default.
+    pub(crate) fn policy_of(&self, spec: &TaskSpec) -> &dyn Policy {
+        let own = self.policies.iter().find(|entry| entry.0 == spec.task_type);
+        own.map_or(&*self.policy, |entry| &*entry.1)
+    }
+
+    pub(crate) fn set_policy(&mut self, of: Option<TypeId>, policy: Box<dyn Policy>) {
+        let Some(of) = of else {
+            self.policy = policy;
+            return;
+        };
+        match self.policies.iter_mut().find(|entry| entry.0 == of) {
+            Some(entry) => entry.1 = policy,
+            None => self.policies.push((of, policy)),
+        }
+    }
 
     fn order_key(&self, worker: &Worker, order: Order) -> u64 {
         let held = u64::from(worker.used() + self.depth(worker.id));
@@ -568,7 +602,7 @@ impl Model {
     /// their best worker, 64 classes at the most; then affine workers and the parent's.
     fn candidates(&self, id: TaskId, queue: bool) -> Vec<WorkerId> {
         let spec = &self.task(id).spec;
-        let order = self.policy.order();
+        let order = self.policy_of(spec).order();
         let listed = |worker: &&Worker| {
             let asks = worker.credit > 0 && worker.has_free_slot();
             worker.state == WorkerState::Up && (self.push() || asks)
@@ -591,7 +625,7 @@ impl Model {
             if queue {
                 worker.state == WorkerState::Up
             } else {
-                here && worker.credit > 0 && self.fits_now(spec, worker)
+                here && worker.credit > 0 && self.fits_now(Head::Task(id), worker)
             }
         };
         let per_class = self.config.scheduling.candidates_per_class as usize;
@@ -691,7 +725,7 @@ impl Model {
             parent_worker: self.parent_worker(id),
         };
         let mut scores = Vec::new();
-        self.policy.score_all(&view, &views, &mut scores);
+        self.policy_of(&task.spec).score_all(&view, &views, &mut scores);
         policy::best(&views, &scores).map(|at| candidates[at])
     }
 
@@ -743,19 +777,6 @@ impl Model {
             Head::Task(id) => self.task(id).place(),
             Head::Rest(job) => self.rest(job).expect("the array is there").place(),
         }
-    }
-
-    pub(crate) fn first_own(&self, worker: WorkerId) -> Option<TaskId> {
-        let at = self.worker(worker);
-        self.queue(worker).into_iter().take(64).find(|&id| self.fits_now(&self.task(id).spec, at))
-    }
-
-    pub(crate) fn first_central(&self, worker: WorkerId) -> Option<Head> {
-        let at = self.worker(worker);
-        self.central().into_iter().find(|&head| {
-            let spec = self.head_spec(head);
-            self.can_ever(spec, at) && self.fits_now(spec, at)
-        })
     }
 
     // ---- keys ----

@@ -4,7 +4,7 @@ use filch_core::config::{Bind, Hopeless, Matching, PolicyOptions, PolicySpec, Re
 use filch_core::config::{VictimStrategy, WeightedPolicy};
 use filch_core::{
     AffinityId, Amount, CapabilityId, CapabilitySet, Config, Demand, KeyId, KindId, ParentFailure, Priority,
-    ResourceId, RetryTerms, Span, TaskSpec, Time, Vector, WorkerSpec,
+    ResourceId, RetryTerms, Span, TaskSpec, Time, TypeId, Vector, WorkerSpec,
 };
 use proptest::prelude::*;
 
@@ -34,6 +34,8 @@ pub(crate) const POLICIES: [&str; 17] = [
 pub(crate) struct TaskOp {
     pub(crate) priority: u8,
     pub(crate) kind: u8,
+    /// 0 is that of tasks that name none.
+    pub(crate) task_type: u8,
     pub(crate) requires: Option<u8>,
     pub(crate) skills: Vec<u8>,
     pub(crate) cpus: Option<u8>,
@@ -113,7 +115,11 @@ pub(crate) enum Op {
         key: u8,
         limit: u8,
     },
-    Policy(u8),
+    /// For a type of tasks, if the scenario has them, or for all others.
+    Policy {
+        policy: u8,
+        of: Option<u8>,
+    },
     Tick,
 }
 
@@ -140,6 +146,7 @@ fn task() -> impl Strategy<Value = TaskOp> {
         prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(any::<u8>(), 1..3)],
         0u8..3,
         small(0.15, 0u8..255),
+        0u8..3,
     );
     (asks, terms).prop_map(|(a, t)| TaskOp {
         priority: a.0,
@@ -160,6 +167,7 @@ fn task() -> impl Strategy<Value = TaskOp> {
         after: t.7,
         on_parent_failure: t.8,
         job: t.9,
+        task_type: t.10,
     })
 }
 
@@ -196,7 +204,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (at(), any::<bool>()).prop_map(|(worker, requeue)| Op::Leave { worker, requeue }),
         1 => at().prop_map(Op::Silent),
         2 => at().prop_map(Op::Report),
-        1 => (0u8..17).prop_map(Op::Policy),
+        2 => (0u8..17, prop::option::of(0u8..2)).prop_map(|(policy, of)| Op::Policy { policy, of }),
         3 => Just(Op::Tick),
     ]
 }
@@ -218,6 +226,12 @@ pub(crate) struct Setup {
     pub(crate) max_queued: u64,
     /// Tasks of a key that one step lets in or out.
     pub(crate) portion: usize,
+    pub(crate) reserve_after_ms: u32,
+    /// Big workers, and tasks that differ in size more than in what they require, so that wide ones wait for room.
+    pub(crate) wide: bool,
+    /// Tasks have types, with policies of their own. Then victims are not drawn by lot, and there is one weight of moving
+    /// averages.
+    pub(crate) typed: bool,
     /// Workers, each a class of its own, that are there from the start.
     pub(crate) crowd: u16,
 }
@@ -238,6 +252,10 @@ fn setup() -> impl Strategy<Value = Setup> {
             prop_oneof![Just(0u32), Just(2)],
             prop_oneof![Just(12u64), Just(100_000)],
             prop_oneof![Just(1usize), Just(2), Just(256)],
+            // At once, after a while, never.
+            prop_oneof![3 => Just(0u32), 1 => Just(5), 1 => Just(1_000_000_000)],
+            prop::bool::weighted(0.4),
+            prop::bool::weighted(0.3),
         ),
     )
         .prop_map(|(push, policy, fair, aging_ms, per_class, strategy, victims, matching, choices, limits)| {
@@ -255,6 +273,9 @@ fn setup() -> impl Strategy<Value = Setup> {
                 quarantine_after: limits.1,
                 max_queued: limits.2,
                 portion: limits.3,
+                reserve_after_ms: limits.4,
+                wide: limits.5,
+                typed: limits.6,
                 crowd: 0,
             }
         })
@@ -287,18 +308,22 @@ pub(crate) fn policy(at: u8) -> PolicySpec {
 }
 
 impl Setup {
+    /// The policy in its place that this scenario may have.
+    pub(crate) fn common_policy(&self, policy: u8) -> u8 {
+        if self.typed { policy.min(15) } else { policy }
+    }
+
     pub(crate) fn config(&self) -> Config {
         let mut config = Config { seed: u64::from(self.choices), ..Config::default() };
         let chosen = |bit: u16| self.choices >> bit & 1 == 1;
         config.scheduling.bind = if self.push { Bind::Push } else { Bind::Late };
-        config.scheduling.policy = policy(self.policy);
+        config.scheduling.policy = policy(self.common_policy(self.policy));
         config.scheduling.fair_share = self.fair;
         config.scheduling.aging_interval = Span::from_millis(u64::from(self.aging_ms));
         config.scheduling.candidates_per_class = self.per_class;
         config.scheduling.default_estimate = Span::from_millis(7);
         config.scheduling.hopeless_deadlines = if chosen(0) { Hopeless::Refuse } else { Hopeless::Flag };
-        // Reservations in time are not modelled; they have properties of their own.
-        config.scheduling.reserve_after = Span::from_secs(1_000_000);
+        config.scheduling.reserve_after = Span::from_millis(u64::from(self.reserve_after_ms));
         config.load_balancing.strategy = [Balance::Pull, Balance::Push, Balance::Hybrid][usize::from(self.strategy)];
         let thresholds = &mut config.load_balancing.thresholds;
         thresholds.rebalance_interval_sec = 0.02;
@@ -316,7 +341,7 @@ impl Setup {
             VictimStrategy::PowerOfTwo,
             VictimStrategy::Random,
             VictimStrategy::Adaptive,
-        ][usize::from(self.victims)];
+        ][usize::from(if self.typed { self.victims % 2 } else { self.victims })];
         config.stealing.take = if chosen(5) { Take::Half } else { Take::One };
         config.stealing.min_local_queue = u32::from(self.choices >> 6 & 1);
         config.stealing.min_victim_queue = 2;
@@ -342,6 +367,11 @@ fn capabilities(of: &[u8]) -> CapabilitySet {
 }
 
 impl WorkerOp {
+    /// The same with more slots and something of everything.
+    pub(crate) fn bigger(&self) -> WorkerOp {
+        WorkerOp { slots: self.slots + 3, cpus: 2, ..self.clone() }
+    }
+
     pub(crate) fn spec(&self) -> WorkerSpec {
         let units = |amount: u64| Amount::from_units(amount);
         let resources = match self.cpus {
@@ -366,6 +396,11 @@ impl WorkerOp {
 }
 
 impl TaskOp {
+    /// The same for anybody who has room for it.
+    pub(crate) fn wider(&self) -> TaskOp {
+        TaskOp { requires: None, skills: Vec::new(), cpus: Some(self.cpus.unwrap_or(self.kind)), ..self.clone() }
+    }
+
     /// The task, but for what names other tasks, workers and jobs.
     pub(crate) fn spec(&self, payload: u64, now: Time) -> TaskSpec {
         let millis = |of: Option<u8>| of.map(|millis| Span::from_millis(u64::from(millis)));
@@ -380,6 +415,7 @@ impl TaskOp {
         TaskSpec {
             payload,
             kind: KindId(u32::from(self.kind)),
+            task_type: TypeId(u32::from(self.task_type)),
             priority: Priority::from_f64(f64::from(self.priority)),
             requires: self.requires.iter().map(|&id| CapabilityId(u32::from(id))).collect(),
             skills: capabilities(&self.skills),

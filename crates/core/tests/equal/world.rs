@@ -4,8 +4,8 @@ use filch_core::config::{Matching, RebalanceBy, VictimStrategy};
 use filch_core::steal::{self, Haul, Loot, StealOutcome, VictimChooser};
 use filch_core::tracker::{Estimator, MovingAverage};
 use filch_core::{
-    Action, Amount, Cause, JobId, Remaining, ResourceId, Span, Status, TaskId, TaskSpec, Time, Vector, WorkerChange,
-    WorkerId, WorkerSpec, WorkerState,
+    Action, Amount, Cause, JobId, Remaining, ResourceId, Span, Status, TaskId, TaskSpec, Time, TypeId, Vector,
+    WorkerChange, WorkerId, WorkerSpec, WorkerState,
 };
 
 use crate::arrays::RestAt;
@@ -139,7 +139,7 @@ impl Model {
     }
 
     /// What waits centrally and asks alike, by level and job; lanes in the order in which a worker would look at them.
-    fn lanes(&self) -> Vec<Vec<Head>> {
+    pub(crate) fn lanes(&self) -> Vec<Vec<Head>> {
         let key = |head: Head| {
             let job = match head {
                 Head::Task(id) => self.task(id).job,
@@ -178,7 +178,8 @@ impl Model {
             weight: change.weight.unwrap_or(old.weight),
             ..old
         });
-        let gone = spec != old && self.last_of_its_class(id);
+        let changed = spec != old;
+        let gone = changed && self.last_of_its_class(id);
         // While it changes it is not up for anything.
         let state = self.worker(id).state;
         self.aside = Some(id);
@@ -188,6 +189,7 @@ impl Model {
         match (change.draining, state) {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
                 self.worker_mut(id).state = WorkerState::Draining;
+                self.keep_no_longer(id);
                 self.requeue_queue(id, Cause::WorkerLeft);
             }
             (Some(false), WorkerState::Draining) => self.worker_mut(id).state = WorkerState::Up,
@@ -195,7 +197,9 @@ impl Model {
             (Some(false), WorkerState::Silent) => self.worker_mut(id).before = WorkerState::Up,
             _ => {}
         }
-        for task in self.queue(id) {
+        // One that stays as it is keeps what it has, even if somebody better has come meanwhile.
+        let unfit = if changed { self.queue(id) } else { Vec::new() };
+        for task in unfit {
             let waits = self.find(task).is_some_and(|found| found.state == Where::AtWorker && found.worker == Some(id));
             if !waits || self.can_ever(&self.task(task).spec, self.worker(id)) {
                 continue;
@@ -208,6 +212,7 @@ impl Model {
                 self.queue_elsewhere(task, Cause::Moved);
             }
         }
+        self.keep_no_longer(id);
         self.revisit_parked(id);
         self.aside = None;
         self.serve(id);
@@ -238,6 +243,7 @@ impl Model {
         self.worker_mut(id).silent_since = self.now;
         self.worker_mut(id).state = WorkerState::Silent;
         self.worker_mut(id).credit = 0;
+        self.keep_no_longer(id);
         self.take_away(id, false);
         if !self.worker(id).running.is_empty() {
             self.set_timer(self.now + self.config.limits.lease, Timer::Lease(id));
@@ -271,6 +277,7 @@ impl Model {
         }
         self.worker_mut(id).state = WorkerState::Draining;
         self.worker_mut(id).credit = 0;
+        self.keep_no_longer(id);
         let mut left = self.worker(id).running.clone();
         left.sort_by_key(|&task| (self.task(task).since, self.task(task).sequence));
         for &task in &left {
@@ -335,6 +342,7 @@ impl Model {
             }
             Timer::ParkArray(job) => self.requeue_rest(job),
             Timer::ArrayAging(job) => self.age_rest(job),
+            Timer::Reserved(worker) => self.reservation_due(worker),
             Timer::Lease(worker) => {
                 let over = |worker: &Worker| worker.silent_since + self.config.limits.lease <= self.now;
                 if self.knows(worker) && self.worker(worker).state == WorkerState::Silent && over(self.worker(worker)) {
@@ -454,9 +462,17 @@ impl Model {
         self.out.push(Action::Stole { thief, victim, outcome, tasks });
     }
 
+    /// The queue length above which a task's own policy has it stolen, and the type that policy is for: none if it is
+    /// the default's, or the configuration's, to say.
+    fn rule_of(&self, spec: &TaskSpec) -> Option<TypeId> {
+        let own = self.policies.iter().find(|entry| entry.0 == spec.task_type);
+        own.filter(|entry| entry.1.steals_above().is_some()).map(|entry| entry.0)
+    }
+
     /// The victim: computed where the strategy is fixed, checked where lots are drawn.
-    fn victim(&mut self, thief: WorkerId, tried: &[WorkerId]) -> Option<WorkerId> {
-        let chooser = match self.policy.steals_above() {
+    fn victim(&mut self, thief: WorkerId, rule: Option<TypeId>, tried: &[WorkerId]) -> Option<WorkerId> {
+        let policy = self.policies.iter().find(|entry| Some(entry.0) == rule).map_or(&self.policy, |entry| &entry.1);
+        let chooser = match policy.steals_above() {
             Some(threshold) => VictimChooser::longest_above(&self.config.stealing, threshold),
             None => self.chooser.clone(),
         };
@@ -488,10 +504,17 @@ impl Model {
         }
     }
 
+    /// First by the common rule about victims, then by those of single types, each for its own tasks.
     pub(crate) fn steal_for(&mut self, thief: WorkerId) -> usize {
+        let own = self.policies.iter().filter(|entry| entry.1.steals_above().is_some()).map(|entry| Some(entry.0));
+        let rules: Vec<Option<TypeId>> = [None].into_iter().chain(own).collect();
+        rules.into_iter().map(|rule| self.steal_by(rule, thief)).find(|taken| *taken > 0).unwrap_or(0)
+    }
+
+    fn steal_by(&mut self, rule: Option<TypeId>, thief: WorkerId) -> usize {
         let mut tried = Vec::new();
         for _ in 0..self.config.stealing.max_retries.max(1) {
-            let Some(victim) = self.victim(thief, &tried) else { break };
+            let Some(victim) = self.victim(thief, rule, &tried) else { break };
             let stealing = &self.config.stealing;
             let haul = steal::haul(
                 stealing.take,
@@ -500,7 +523,7 @@ impl Model {
                 stealing.min_local_queue,
                 steal::NEAR,
             );
-            let taken = self.loot(victim, thief, haul, &mut { steal::QUEUE_LOOKS });
+            let taken = self.loot(victim, thief, haul, Some(rule), &mut { steal::QUEUE_LOOKS });
             self.count_steal(thief, Some(victim), taken.len() as u32);
             if !taken.is_empty() {
                 for &id in &taken {
@@ -526,7 +549,15 @@ impl Model {
         self.guard.check(&loot, self.backlog(from)).is_ok()
     }
 
-    fn loot(&self, from: WorkerId, to: WorkerId, haul: Haul, looks: &mut usize) -> Vec<TaskId> {
+    /// What may be taken, of those that a rule goes for if there is one.
+    fn loot(
+        &self,
+        from: WorkerId,
+        to: WorkerId,
+        haul: Haul,
+        rule: Option<Option<TypeId>>,
+        looks: &mut usize,
+    ) -> Vec<TaskId> {
         let mut queue = self.queue(from);
         // What must stay is not even looked at.
         queue.retain(|&id| {
@@ -543,7 +574,8 @@ impl Model {
                 break;
             }
             *looks -= 1;
-            if self.may_take(id, from, to) {
+            let concerned = rule.is_none_or(|rule| self.rule_of(&self.task(id).spec) == rule);
+            if concerned && self.may_take(id, from, to) {
                 left -= self.task(id).planned;
                 taken.push(id);
             }
@@ -611,7 +643,7 @@ impl Model {
                 if thresholds.rebalance_by == RebalanceBy::Backlog && self.backlog(to) >= self.backlog(from) {
                     continue;
                 }
-                if let Some(&id) = self.loot(from, to, one, left).first() {
+                if let Some(&id) = self.loot(from, to, one, None, left).first() {
                     self.put_at_worker(id, to);
                     self.count_move(id, from, to);
                     return Some(to);
