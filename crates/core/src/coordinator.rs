@@ -230,13 +230,14 @@ impl Coordinator {
         }
     }
 
-    /// A worker was told that there is nothing for it.
-    fn is_hungry(&mut self, worker: WorkerId) {
-        if let Some(session) = self.session(worker)
-            && !std::mem::replace(&mut session.hungry, true)
-        {
+    /// A worker is told that there is nothing for it. Whether that is news.
+    fn is_hungry(&mut self, worker: WorkerId) -> bool {
+        let Some(session) = self.session(worker) else { return false };
+        let news = !std::mem::replace(&mut session.hungry, true);
+        if news {
             self.hungry.push_back(worker);
         }
+        news
     }
 
     fn session(&mut self, worker: WorkerId) -> Option<&mut Session> {
@@ -379,11 +380,9 @@ impl Coordinator {
         self.tell(Event::Report { worker: from, load: beat.load }, out);
         self.wanted(from, beat.wants, beat.seen, out);
         let nothing = self.scheduler.is_waiting(from);
-        if nothing {
-            self.is_hungry(from);
-        }
+        let newly_hungry = nothing && self.is_hungry(from);
         out.push(Output::Send { to: from, message: Message::Heard { sent: beat.sent, nothing } });
-        self.spread(from, false, out);
+        self.spread(from, newly_hungry, out);
         for held in self.scheduler.revoked(from) {
             // It has not said that it stopped: perhaps it was never told.
             out.push(Output::Send { to: from, message: Message::Revoke { held, cause: Cause::Moved } });
