@@ -1,0 +1,224 @@
+//! The worker among its peers: it asks when it has too little, and gives when it is asked.
+
+use super::{Output, Place, QueueKey, Thief, WorkerMachine, queue_key};
+use crate::capabilities::CapabilityBits;
+use crate::config::Stealing;
+use crate::ids::{TaskId, WorkerId};
+use crate::resources::Vector;
+use crate::steal::{self, Choice, Hunger, Loot, StealOutcome};
+use crate::time::Span;
+use crate::tracker::expected_end;
+use crate::wire::{Message, Order, Party, Reason};
+
+/// A thief that asks.
+struct Asking {
+    peer: WorkerId,
+    request: u64,
+    can: CapabilityBits,
+    resources: Vector,
+    speed: f64,
+    free: u32,
+}
+
+impl WorkerMachine {
+    pub(super) fn hear_peer(&mut self, peer: WorkerId, message: Message, out: &mut Vec<Output>) {
+        match message {
+            Message::Ask { request, capabilities, resources, speed, free } => {
+                let thief = Asking { peer, request, can: CapabilityBits::new(&capabilities), resources, speed, free };
+                self.asked_by(&thief, out);
+            }
+            Message::Offer { request, orders } => self.offered_by(peer, request, orders, out),
+            Message::Refuse { request, depth, .. } => {
+                self.peers.set_depth(peer, depth, self.now);
+                if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
+                    self.tried.push(peer);
+                    self.steal_ended(Some(peer), self.asked_since(), StealOutcome::Rejection, out);
+                }
+            }
+            Message::Accept { holds } => {
+                for held in holds {
+                    if self.offered.get(&held.task).is_some_and(|(offered, to, _)| *offered == held && *to == peer) {
+                        self.let_go(held.task);
+                        self.passed_on.insert(held.task, (held, peer));
+                        self.send(Message::Moved { held, to: peer }, out);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn asked_by(&mut self, thief: &Asking, out: &mut Vec<Output>) {
+        let (to, request) = (Party::Worker(thief.peer), thief.request);
+        let round_trip = Span::from_secs_f64(self.round_trip_s);
+        let hunger = Hunger { tasks: thief.free.max(1), round_trip };
+        let Stealing { take, min_local_queue, .. } = self.stealing;
+        let haul = steal::haul(take, self.depth(), self.queued_work, min_local_queue, hunger);
+        if haul.tasks == 0 || self.id.is_none() {
+            let reason = if self.id.is_none() { Reason::Closed } else { Reason::TooLittle };
+            out.push(Output::Send { to, message: Message::Refuse { request, reason, depth: self.depth() } });
+            return;
+        }
+        let backlog = self.backlog();
+        let check = |task: TaskId| {
+            let Some(entry) = self.held.get(&task) else { return Err(steal::Kept::Bound) };
+            let order = &entry.order;
+            let able = order.requires.ids().iter().all(|id| thief.can.has(*id))
+                && order.demand.amounts().iter().all(|&(resource, needs)| needs <= thief.resources.get(resource));
+            let loot = Loot {
+                priority: order.priority,
+                bound: order.bound,
+                thief_can_run: able,
+                transfer: round_trip,
+                duration_at_thief: order.expected.mul_f64(1.0 / thief.speed.max(f64::MIN_POSITIVE)),
+            };
+            self.guard.check(&loot, backlog)
+        };
+        let expected = |key: &QueueKey| self.held.get(&key.2).map_or(Span::ZERO, |entry| entry.order.expected);
+        let queue = self.queue.iter().map(|key| (key.2, expected(key)));
+        let mut taken = Vec::new();
+        if self.recent_first {
+            steal::pick(queue.rev(), haul, check, &mut taken);
+        } else {
+            steal::pick(queue, haul, check, &mut taken);
+        }
+        if taken.is_empty() {
+            let message = Message::Refuse { request, reason: Reason::NothingFits, depth: self.depth() };
+            out.push(Output::Send { to, message });
+            return;
+        }
+        let due = self.now + self.patience();
+        let mut orders = Vec::with_capacity(taken.len());
+        for task in taken {
+            let Some(entry) = self.held.get_mut(&task) else { continue };
+            self.queue.remove(&queue_key(&entry.order));
+            self.queued_work -= entry.order.expected;
+            entry.place = Place::Offered;
+            let mut order = (*entry.order).clone();
+            order.held.hop += 1;
+            self.offered.insert(task, (order.held, thief.peer, due));
+            self.offers.insert((due, task));
+            orders.push(order);
+        }
+        out.push(Output::Send { to, message: Message::Offer { request, orders } });
+    }
+
+    pub(super) fn backlog(&self) -> Span {
+        let running: u64 = self
+            .running
+            .iter()
+            .filter_map(|task| self.held.get(task))
+            .map(|entry| expected_end(self.now, entry.since, entry.order.expected).since(self.now).0)
+            .sum();
+        Span((self.queued_work.0 + running) / u64::from(self.spec.slots.max(1)))
+    }
+
+    fn offered_by(&mut self, victim: WorkerId, request: u64, orders: Vec<Order>, out: &mut Vec<Output>) {
+        let Some(own) = self.id else { return };
+        let mut mine = Vec::with_capacity(orders.len());
+        for order in orders {
+            let held = order.held;
+            if self.denied.contains(&held) {
+                continue;
+            }
+            mine.push(held);
+            self.take(order, out);
+            self.send(Message::Moved { held, to: own }, out);
+        }
+        let count = mine.len() as u32;
+        out.push(Output::Send { to: Party::Worker(victim), message: Message::Accept { holds: mine } });
+        if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
+            let depth = self.peers.depth(victim).saturating_sub(count);
+            self.peers.set_depth(victim, depth, self.now);
+            self.steal_ended(Some(victim), self.asked_since(), StealOutcome::Success, out);
+        }
+    }
+
+    pub(super) fn unreachable(&mut self, peer: WorkerId, out: &mut Vec<Output>) {
+        self.peers.forget(peer);
+        if matches!(self.thief, Thief::Asked { victim, .. } if victim == peer) {
+            self.tried.push(peer);
+            self.steal_ended(Some(peer), None, StealOutcome::NetworkError, out);
+        }
+    }
+
+    fn asked_since(&self) -> Option<Span> {
+        match self.thief {
+            Thief::Asked { sent, .. } => Some(self.now.since(sent)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn steal_ended(
+        &mut self,
+        victim: Option<WorkerId>,
+        latency: Option<Span>,
+        outcome: StealOutcome,
+        out: &mut Vec<Output>,
+    ) {
+        let success = outcome == StealOutcome::Success;
+        self.chooser.learn(success);
+        if let Some(victim) = victim {
+            self.telemetry.record(Some(victim), latency, outcome);
+        }
+        self.thief = Thief::Content;
+        if success {
+            self.failures = 0;
+            self.tried.clear();
+        } else {
+            self.failures += 1;
+            if self.tried.len() as u32 >= self.stealing.max_retries || victim.is_none() {
+                self.pause();
+            } else {
+                self.consider_stealing(out);
+            }
+        }
+    }
+
+    fn pause(&mut self) {
+        let Stealing { backoff_base, backoff_max, backoff_jitter, .. } = self.stealing;
+        let searches = self.failures / self.stealing.max_retries.max(1);
+        let pause = steal::backoff(&mut self.rng, backoff_base, backoff_max, backoff_jitter, searches);
+        self.thief = Thief::Pause { until: self.now + pause };
+        self.tried.clear();
+    }
+
+    /// Whether what it runs should be done before an answer to a question asked now has come.
+    fn is_done_soon(&self) -> bool {
+        let share = self.running.len() as f64 / f64::from(self.spec.slots.max(1));
+        self.duration_s.is_some_and(|duration| duration * share <= self.round_trip_s)
+    }
+
+    /// Looks for work with its peers if it has too little and the coordinator has none.
+    pub(super) fn consider_stealing(&mut self, out: &mut Vec<Output>) {
+        let Some(own) = self.id else { return };
+        let hungry = (self.running.len() < self.spec.slots as usize || self.is_done_soon())
+            && f64::from(self.depth()) < self.stealing.steal_threshold * f64::from(self.spec.slots);
+        let coordinator_first = self.late && !self.nothing_central;
+        if !self.steals || !hungry || self.draining || self.fenced || coordinator_first {
+            return;
+        }
+        if !matches!(self.thief, Thief::Content) {
+            return;
+        }
+        match self.chooser.choose(&mut self.rng, &self.peers, own, &self.tried) {
+            Some(Choice::Victim(victim)) => {
+                self.requests += 1;
+                let request = self.requests;
+                self.thief = Thief::Asked { request, victim: victim.worker, sent: self.now };
+                let message = Message::Ask {
+                    request,
+                    capabilities: self.spec.capabilities.clone(),
+                    resources: self.capacity.clone(),
+                    speed: self.spec.speed,
+                    free: self.spec.slots.saturating_sub(self.running.len() as u32),
+                };
+                out.push(Output::Send { to: Party::Worker(victim.worker), message });
+            }
+            Some(Choice::Refused(_)) | None => {
+                self.failures += 1;
+                self.pause();
+            }
+        }
+    }
+}
