@@ -327,7 +327,9 @@ impl Scheduler {
     /// first. A moment before the last one counts as the last one.
     pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
-        self.refusal = None;
+        if self.refusal.is_some() {
+            self.refusal = None;
+        }
         self.fire_timers(actions);
         if self.unfinished {
             self.go_on(actions);

@@ -133,7 +133,12 @@ impl Scheduler {
     /// that which it has no room for. In its own queue only the very first of all may be that one.
     fn look(&mut self, worker: u32) -> (Option<Next>, Option<Next>) {
         let first = self.workers[worker].queue.first();
-        let own = first.and_then(|_| self.first_own(worker));
+        if first.is_none() {
+            let (central, wide) = self.first_central(worker, 1);
+            let wide = wide.filter(|_| self.workers[worker].reservation().is_none());
+            return (central.map(Next::Central), wide.map(Next::Central));
+        }
+        let own = self.first_own(worker);
         let floor = own.map_or(1, |key| u8::MAX - key.0);
         let (central, wide) = self.first_central(worker, floor);
         let (own, central) = (own.map(Next::Own), central.map(Next::Central));
