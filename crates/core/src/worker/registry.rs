@@ -1,31 +1,29 @@
 //! What a worker knows of its peers. Comes from the coordinator's digests and from what peers answer; never complete, and
 //! soon out of date.
 
-use std::collections::{BTreeMap, BTreeSet};
+use smallvec::SmallVec;
 
 use crate::ids::WorkerId;
 use crate::steal::{Peer, Peers};
 use crate::time::{Span, Time};
 use crate::wire::PeerDigest;
 
-/// Peers remembered at the most.
+/// Peers remembered at the most. So few that looking through all of them is the quickest way to find one.
 const MOST: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
     peer: Peer,
     heard: Time,
-    /// Its position in the list of those with something queued.
-    at: usize,
 }
 
 /// The peers a worker has heard of.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registry {
-    known: BTreeMap<WorkerId, Known>,
-    /// Those with something queued, in no particular order.
-    loaded: Vec<WorkerId>,
-    by_depth: BTreeSet<(u32, WorkerId)>,
+    /// Those with something queued first, otherwise in no particular order.
+    known: Vec<Known>,
+    /// How many have something queued.
+    loaded: usize,
 }
 
 impl Registry {
@@ -34,72 +32,85 @@ impl Registry {
         for news in digest.iter().filter(|news| Some(news.worker) != own) {
             self.set(Peer { worker: news.worker, depth: news.depth, load: news.load }, now);
         }
-        let stale = |known: &Known| known.heard + stale_after < now;
-        let gone: Vec<WorkerId> =
-            self.known.iter().filter(|(_, known)| stale(known)).map(|(worker, _)| *worker).collect();
-        for worker in gone {
-            self.forget(worker);
-        }
-        while self.known.len() > MOST {
-            let oldest = self.known.iter().min_by_key(|(_, known)| known.heard).map(|(worker, _)| *worker);
-            match oldest {
-                Some(worker) => self.forget(worker),
-                None => break,
+        let mut at = 0;
+        while let Some(known) = self.known.get(at) {
+            if known.heard + stale_after < now {
+                self.remove(at);
+            } else {
+                at += 1;
             }
         }
     }
 
     /// A peer has told how long its queue is.
     pub(crate) fn set_depth(&mut self, worker: WorkerId, depth: u32, now: Time) {
-        let load = self.known.get(&worker).map_or(1.0, |known| known.peer.load);
+        let load = self.find(worker).map_or(1.0, |at| self.known[at].peer.load);
         self.set(Peer { worker, depth, load }, now);
     }
 
     pub(crate) fn depth(&self, worker: WorkerId) -> u32 {
-        self.known.get(&worker).map_or(0, |known| known.peer.depth)
+        self.find(worker).map_or(0, |at| self.known[at].peer.depth)
+    }
+
+    fn find(&self, worker: WorkerId) -> Option<usize> {
+        self.known.iter().position(|known| known.peer.worker == worker)
     }
 
     fn set(&mut self, peer: Peer, now: Time) {
-        self.forget(peer.worker);
-        let at = self.loaded.len();
-        if peer.depth > 0 {
-            self.loaded.push(peer.worker);
-            self.by_depth.insert((peer.depth, peer.worker));
+        match self.find(peer.worker) {
+            Some(at) => self.remove(at),
+            None if self.known.len() >= MOST => {
+                // The one that was heard longest ago, and of those the first by id.
+                let oldest =
+                    (0..self.known.len()).min_by_key(|at| (self.known[*at].heard, self.known[*at].peer.worker));
+                oldest.into_iter().for_each(|at| self.remove(at));
+            }
+            None => {}
         }
-        self.known.insert(peer.worker, Known { peer, heard: now, at });
+        self.known.push(Known { peer, heard: now });
+        if peer.depth > 0 {
+            let last = self.known.len() - 1;
+            self.known.swap(self.loaded, last);
+            self.loaded += 1;
+        }
     }
 
     pub(crate) fn forget(&mut self, worker: WorkerId) {
-        let Some(known) = self.known.remove(&worker) else { return };
-        if known.peer.depth == 0 {
-            return;
-        }
-        self.by_depth.remove(&(known.peer.depth, worker));
-        self.loaded.swap_remove(known.at);
-        if let Some(moved) = self.loaded.get(known.at)
-            && let Some(entry) = self.known.get_mut(moved)
-        {
-            entry.at = known.at;
+        if let Some(at) = self.find(worker) {
+            self.remove(at);
         }
     }
 
-    fn peer(&self, worker: WorkerId) -> Option<Peer> {
-        self.known.get(&worker).map(|known| known.peer)
+    fn remove(&mut self, at: usize) {
+        let mut gap = at;
+        if at < self.loaded {
+            // The last of the loaded takes its place, so that they stay together.
+            self.loaded -= 1;
+            self.known.swap(at, self.loaded);
+            gap = self.loaded;
+        }
+        self.known.swap_remove(gap);
+    }
+
+    fn by_depth(&self) -> SmallVec<[Peer; MOST]> {
+        let mut peers: SmallVec<[Peer; MOST]> = self.known[..self.loaded].iter().map(|known| known.peer).collect();
+        peers.sort_unstable_by_key(|peer| (peer.depth, peer.worker));
+        peers
     }
 }
 
 impl Peers for Registry {
     fn len(&self) -> usize {
-        self.loaded.len()
+        self.loaded
     }
     fn get(&self, position: usize) -> Option<Peer> {
-        self.peer(*self.loaded.get(position)?)
+        self.known[..self.loaded].get(position).map(|known| known.peer)
     }
     fn longest(&self) -> impl Iterator<Item = Peer> {
-        self.by_depth.iter().rev().filter_map(|entry| self.peer(entry.1))
+        self.by_depth().into_iter().rev()
     }
     fn shortest(&self, depth: u32) -> impl Iterator<Item = Peer> {
-        self.by_depth.range((depth, WorkerId::from_bits(0))..).filter_map(|entry| self.peer(entry.1))
+        self.by_depth().into_iter().filter(move |peer| peer.depth >= depth)
     }
 }
 
@@ -126,7 +137,7 @@ mod tests {
         assert_eq!((registry.len(), registry.known.len()), (1, 1));
         let many: Vec<PeerDigest> = (10..200).map(|worker| news(worker, 1)).collect();
         registry.merge(&many, None, Time(2_000_000_001), second);
-        assert_eq!((registry.len(), registry.known.len(), registry.by_depth.len()), (MOST, MOST, MOST));
+        assert_eq!((registry.len(), registry.known.len()), (MOST, MOST));
         assert!((0..MOST).all(|at| registry.get(at).is_some()));
     }
 }
