@@ -65,7 +65,7 @@ impl World {
             for parent in self.workload.parents_of(index) {
                 match position.get(&parent.task) {
                     Some(&at) => task.parents.push(at),
-                    None if self.fates[parent.task as usize].status.is_none() => {
+                    None if self.fates[parent.task as usize].status != Some(Status::Completed) => {
                         task.spec.after.push(self.ids[parent.task as usize]);
                     }
                     None => {}
