@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
 use crate::deque::{Deque, Header, Slot};
+use crate::quiet;
 use crate::registry::Payload;
 use crate::worker::{self, Worker};
 
@@ -143,12 +144,12 @@ where
         // SAFETY: the caller's promise.
         unsafe {
             if deque.pop_private(slot) {
-                drop(self.take_body());
+                quiet::discard(self.take_body());
             } else {
                 match self.take_back(deque, slot) {
-                    None => drop(self.take_body()),
+                    None => quiet::discard(self.take_body()),
                     // The first panic wins; the second arm's outcome is dropped with whatever it carries.
-                    Some(outcome) => drop(outcome),
+                    Some(outcome) => quiet::discard(outcome),
                 }
             }
         }
@@ -164,7 +165,8 @@ impl<'worker> Ctx<'worker> {
 
     /// Runs both closures, perhaps in parallel: `a` here, `b` here too unless an idle worker takes it.
     ///
-    /// If one panics, the panic goes on from here once both have ended; if both do, `a`'s.
+    /// If one panics, the panic goes on from here once nobody runs the other; if both do, `a`'s. If `a` panics before anybody has
+    /// taken `b`, `b` is not run.
     #[inline(always)]
     pub fn join<A, B, RA, RB>(&mut self, a: A, b: B) -> (RA, RB)
     where

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::quiet;
 use crate::registry::{Payload, Registry};
 use crate::sync::{Arc as Shared, AtomicBool, AtomicU32, AtomicU64, Condvar, Duration, Mutex, Ordering, lock};
 use crate::task::{Fate, Task};
@@ -81,7 +82,7 @@ impl<R> Packet<R> {
         };
         self.arrived.notify_all();
         if let Outcome::Waiting(Some(waker)) = before {
-            waker.wake();
+            quiet::call(|| waker.wake());
         }
     }
 }
@@ -178,7 +179,10 @@ where
     unsafe fn run(task: *mut Task, worker: &Worker, fate: Fate) -> bool {
         // SAFETY: the queue held one count of an Arc of this type, whose first field is the header.
         let this = unsafe { Arc::from_raw(task.cast::<Self>().cast_const()) };
-        this.claim_and_run(worker.registry(), fate)
+        let ran = this.claim_and_run(worker.registry(), fate);
+        // The result goes with it if nobody has the handle any more.
+        quiet::discard(this);
+        ran
     }
 }
 

@@ -38,6 +38,8 @@ mod pin;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
+mod quiet;
+#[cfg(not(loom))]
 mod registry;
 #[cfg_attr(loom, allow(dead_code))]
 mod ring;

@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 
 use crate::deque::{Deque, Header};
+use crate::quiet;
 use crate::ring::Ring;
 use crate::scope::Core;
 use crate::sleep::Sleep;
 use crate::stats::{Counters, Stats};
 use crate::sync::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Padded, Thread, fence, lock,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, Ordering, Padded, Thread, fence, lock,
 };
 use crate::task::{Fate, LANES, Lane, Task};
 use crate::topology::Victims;
@@ -142,6 +143,10 @@ pub(crate) struct Registry {
     pub(crate) helps_anyone: bool,
 }
 
+/// How long whoever waits for the end of all tasks looks away at first, and at most.
+const SHORT_LOOK: Duration = Duration::from_micros(100);
+const LONG_LOOK: Duration = Duration::from_millis(2);
+
 impl Registry {
     pub(crate) fn new(threads: usize, stack_size: usize) -> Self {
         let seat = |_| Seat {
@@ -174,9 +179,11 @@ impl Registry {
 
     /// Tells the pool's owner about a panic nobody waits for.
     pub(crate) fn report_panic(&self, payload: Payload) {
-        let Some(handler) = &self.panic_handler else { return };
-        // A handler that panics must not take the worker with it.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(payload)));
+        match &self.panic_handler {
+            // A handler that panics must not take the worker with it.
+            Some(handler) => quiet::call(|| handler(payload)),
+            None => quiet::discard(payload),
+        }
     }
 
     /// Puts a task from anywhere into the shared queue; true if a sleeper was woken for it.
@@ -382,11 +389,14 @@ impl Registry {
                 Ok(guard) => guard,
                 Err(poisoned) => poisoned.into_inner(),
             };
+            let mut nap = SHORT_LOOK;
             while !self.is_idle() {
-                guard = match condition.wait(guard) {
-                    Ok(guard) => guard,
-                    Err(poisoned) => poisoned.into_inner(),
+                // A worker that goes on with something else tells nobody that a task has ended.
+                guard = match condition.wait_timeout(guard, nap) {
+                    Ok((guard, _)) => guard,
+                    Err(poisoned) => poisoned.into_inner().0,
                 };
+                nap = (nap * 2).min(LONG_LOOK);
             }
         }
         self.idle_waiters.fetch_sub(1, Ordering::SeqCst);

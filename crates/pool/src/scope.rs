@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
 use crate::blocks;
+use crate::quiet;
 use crate::registry::{Payload, Registry};
 use crate::sync::{AtomicPtr, Ordering};
 use crate::tally::Tally;
@@ -131,7 +132,7 @@ impl Core {
         let kept = self.panic.compare_exchange(ptr::null_mut(), boxed, Ordering::AcqRel, Ordering::Relaxed);
         if kept.is_err() {
             // SAFETY: made just above, and nobody else saw it.
-            drop(unsafe { Box::from_raw(boxed) });
+            quiet::discard(unsafe { Box::from_raw(boxed) });
         }
     }
 

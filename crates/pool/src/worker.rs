@@ -3,12 +3,13 @@
 //! While it waits for something it runs only what that something consists of; it never picks up unrelated work then.
 
 use std::cell::Cell;
-use std::ptr;
 use std::time::Instant;
+use std::{mem, ptr};
 
 use crate::deque::{Deque, Header, NOBODY, Slot, Steal};
 use crate::latch::Latch;
 use crate::pin;
+use crate::quiet::NoPanicPasses;
 use crate::registry::{Registry, Seat};
 use crate::ring::Take;
 use crate::scope::Core;
@@ -376,8 +377,11 @@ impl Worker {
         if self.shared {
             self.deque().arm();
         }
+        let guard = NoPanicPasses;
         // SAFETY: tasks in queues are alive and consumed once.
-        if unsafe { ((*task).run)(task, self, fate) } {
+        let ran = unsafe { ((*task).run)(task, self, fate) };
+        mem::forget(guard);
+        if ran {
             self.count_executed();
         }
     }
@@ -393,6 +397,7 @@ impl Worker {
         self.deque().arm();
         // Which scope the job belongs to is not known here.
         let outer = self.enter_scope(ptr::null());
+        let guard = NoPanicPasses;
         // SAFETY: a stolen job stays alive until its latch is set, and its shared part was written when published.
         let latch = unsafe {
             let shared = (*job).shared();
@@ -400,6 +405,7 @@ impl Worker {
             ((*job).run)(job, ptr::from_ref(self).cast(), tail);
             &raw const shared.latch
         };
+        mem::forget(guard);
         self.close_scope(outer);
         // SAFETY: still alive; set once, by the one thief.
         if unsafe { Latch::set(latch) } {

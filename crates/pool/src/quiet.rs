@@ -1,0 +1,28 @@
+//! Code of users that runs where nobody waits for it: drops of results and payloads nobody wants, wakers. Should it panic,
+//! nobody is there to hear it, and the panic must not pass through frames that other threads still use.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Calls something of a user's whose panic nobody could be told of.
+pub(crate) fn call(body: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
+        // Dropping the payload might panic again, and so on; a little memory is the better loss.
+        mem::forget(payload);
+    }
+}
+
+/// Drops something of a user's.
+pub(crate) fn discard<T>(value: T) {
+    call(|| drop(value));
+}
+
+/// Ends the process if a panic passes: whoever runs a task must have caught it. Forget it when the task has ended.
+pub(crate) struct NoPanicPasses;
+
+impl Drop for NoPanicPasses {
+    fn drop(&mut self) {
+        // Frames below hold what other threads point to; going on would be worse than ending.
+        std::process::abort();
+    }
+}
