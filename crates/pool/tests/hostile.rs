@@ -6,7 +6,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread::yield_now;
 use std::time::Duration;
@@ -131,8 +131,9 @@ fn a_waker_may_panic() {
     let mut handle = pin!(pool.spawn(move || receive.recv().unwrap()));
     assert!(handle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     send.send(()).unwrap();
-    assert_eq!(pool.install(|| 7), 7);
+    pool.wait_idle();
     assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+    assert_eq!(pool.install(|| 7), 7);
 }
 
 #[test]
@@ -149,4 +150,66 @@ fn whoever_helps_anyone_does_not_hear_of_their_results() {
         assert!(ended.load(Ordering::SeqCst));
     }
     pool.wait_idle();
+}
+
+fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        yield_now();
+    }
+}
+
+/// One worker holds a lock and waits for a fork, which the other took while it waits for the first on top of a fork of its own
+/// that wants the same lock.
+#[test]
+fn whoever_waits_takes_nothing_below_what_it_waits_for() {
+    for _ in 0..20 {
+        let pool = pool(2);
+        let sum = Arc::new(Mutex::new(0));
+        let (started, taken) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+        let (inner, begun) = (Arc::clone(&sum), Arc::clone(&started));
+        let handle = pool.spawn(move || {
+            begun.store(true, Ordering::SeqCst);
+            let mut guard = inner.lock().unwrap();
+            filch_pool::join(
+                || until(|| taken.load(Ordering::SeqCst)),
+                || {
+                    taken.store(true, Ordering::SeqCst);
+                    // Long enough that whoever holds the lock goes looking for something to help with.
+                    for _ in 0..1000 {
+                        yield_now();
+                    }
+                },
+            );
+            *guard += 1;
+        });
+        until(|| started.load(Ordering::SeqCst));
+        pool.install(|| filch_pool::join(|| handle.join().unwrap(), || *sum.lock().unwrap() += 1));
+        assert_eq!(*sum.lock().unwrap(), 2);
+    }
+}
+
+#[test]
+fn the_owner_of_an_inner_scope_leaves_the_outer_one_alone() {
+    let pool = pool(2);
+    let (ran, taken, ended) = (&AtomicU32::new(0), &AtomicBool::new(false), &AtomicBool::new(false));
+    let shared = &pool;
+    pool.scope(|outer| {
+        let own = filch_pool::current_worker().unwrap();
+        filch_pool::scope(|inner| {
+            inner.spawn(move |_| {
+                taken.store(true, Ordering::SeqCst);
+                let parks = || shared.worker_stats()[own].parks;
+                let before = parks();
+                until(|| parks() >= before + 5);
+                assert_eq!(ran.load(Ordering::SeqCst), 0, "a task of the outer scope ran in the wait for the inner");
+                ended.store(true, Ordering::SeqCst);
+            });
+            until(|| taken.load(Ordering::SeqCst));
+            outer.spawn(move |_| {
+                ran.fetch_add(1, Ordering::SeqCst);
+            });
+        });
+        assert!(ended.load(Ordering::SeqCst));
+    });
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
 }
