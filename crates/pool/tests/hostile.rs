@@ -93,13 +93,14 @@ fn the_end_of_all_tasks_is_noticed_while_a_worker_is_busy_with_something_else() 
     let (release, released) = mpsc::channel::<()>();
     let (began, begun) = mpsc::channel::<()>();
     std::thread::scope(|threads| {
-        let gate = Arc::new(AtomicBool::new(false));
-        let opened = Arc::clone(&gate);
+        let (gate, started) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (opened, begins) = (Arc::clone(&gate), Arc::clone(&started));
         pool.detach(move || {
-            while !opened.load(Ordering::SeqCst) {
-                yield_now();
-            }
+            begins.store(true, Ordering::SeqCst);
+            until(|| opened.load(Ordering::SeqCst));
         });
+        // Otherwise the worker might begin with the other.
+        until(|| started.load(Ordering::SeqCst));
         let pool = &pool;
         let inside = threads.spawn(move || {
             pool.install(move || {
