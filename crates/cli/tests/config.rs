@@ -63,7 +63,7 @@ fn mistakes_go_to_standard_error_with_their_place() {
     let expected = format!(
         "{path}:3:13: error: `stealing.strategy` expects random, least_loaded, most_loaded, power_of_two or adaptive, found `randm`\n    \
          3 |   strategy: randm\n      |             ^^^^^\n      help: did you mean `random`?\n\
-         {path}:4:9: error: `stealing.take` expects one or half, found `two`\n    \
+         {path}:4:9: error: `stealing.take` expects one, half or enough, found `two`\n    \
          4 |   take: two\n      |         ^^^\n"
     );
     assert_eq!(err(&output), expected);
@@ -126,7 +126,7 @@ fn what_is_shown_can_be_loaded_and_says_where_it_came_from() {
     assert!(line("busy_threshold:").ends_with("# line 8"), "{shown}");
     assert!(line("bind: push").ends_with("# implied by `load_balancing` (line 4)"), "{shown}");
     assert!(line("steal_timeout: 50ms").ends_with("# profile low_latency"), "{shown}");
-    assert!(line("take: one").ends_with("# default"), "{shown}");
+    assert!(line("take: enough").ends_with("# default"), "{shown}");
     let output = run_with_input(&["config", "check", "-"], shown.as_bytes());
     assert_eq!((out(&output).as_str(), output.status.code()), ("<stdin>: ok\n", Some(0)));
 }

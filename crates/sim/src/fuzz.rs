@@ -98,7 +98,6 @@ impl Case {
             loss: if rough { 0.15 * rng.unit() } else { 0.0 },
             duplication: if rough { 0.15 * rng.unit() } else { 0.0 },
             reordering: rough,
-            ..Network::default()
         };
         // Who is cut off stops in time only where a lease is well above a round trip.
         config.limits.lease = config.limits.lease.max(Span(network.latency.0 * 12));

@@ -22,11 +22,6 @@ pub struct Network {
     pub duplication: f64,
     /// Whether a message may overtake another between the same two.
     pub reordering: bool,
-    /// Bytes a second that a worker sends or receives at most; without limit unless told.
-    #[schemars(extend("exclusiveMinimum" = 0))]
-    pub bandwidth: Option<f64>,
-    /// What transfers at the same time do to each other.
-    pub sharing: Sharing,
 }
 
 impl Default for Network {
@@ -37,8 +32,6 @@ impl Default for Network {
             loss: 0.0,
             duplication: 0.0,
             reordering: false,
-            bandwidth: None,
-            sharing: Sharing::Simple,
         }
     }
 }
@@ -54,17 +47,6 @@ pub enum Spread {
     Uniform,
     /// With a long tail.
     LogNormal,
-}
-
-/// What transfers at the same time do to each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Sharing {
-    /// Nothing: each has the whole bandwidth.
-    #[default]
-    Simple,
-    /// They share the bandwidth of senders and receivers, none getting less than it could (max-min fairness).
-    MaxMin,
 }
 
 impl Network {

@@ -61,8 +61,6 @@ pub struct Shape {
 pub struct Parent {
     /// The task that must end first.
     pub task: u32,
-    /// Bytes received from it.
-    pub bytes: f64,
 }
 
 /// A whole workload. Parents stand before their children, spawners before what they spawn.

@@ -109,7 +109,7 @@ impl SourceArgs {
 /// The whole path of a value that has a short name on the command line.
 pub(crate) fn full_path(path: &str) -> String {
     match path {
-        "latency" | "loss" | "duplication" | "bandwidth" => format!("network.{path}"),
+        "latency" | "loss" | "duplication" => format!("network.{path}"),
         "tasks" | "per_worker" | "typical" | "sigma" | "pushed_to" | "rate" => format!("workload.{path}"),
         _ => path.to_owned(),
     }
