@@ -132,6 +132,32 @@ fn one_takes_one_and_half_takes_half_of_the_time_but_leaves_the_local_minimum() 
 }
 
 #[test]
+fn enough_is_what_can_begin_at_once_and_more_where_the_way_is_long() {
+    let second = Span::from_secs(1);
+    let far = |tasks, round_trip| Hunger { tasks, round_trip };
+    let taken = |hunger: Hunger, depth: u32| {
+        let backlog = Span(second.0 * u64::from(depth));
+        let mut taken = Vec::new();
+        let haul = haul(Take::Enough, depth, backlog, 0, hunger);
+        pick((0..depth).map(|task| (task, second)), haul, |_| Ok(()), &mut taken);
+        taken.len()
+    };
+    assert_eq!(taken(NEAR, 40), 1);
+    assert_eq!(taken(far(4, Span::ZERO), 40), 4, "one for every slot that is free");
+    assert_eq!(taken(far(4, Span::ZERO), 3), 2, "but not more than half");
+    assert_eq!(taken(far(1, Span::from_millis(100)), 40), 7, "the work of 64 round trips");
+    assert_eq!(taken(far(1, second), 40), 20, "at most half of the backlog");
+    assert_eq!(taken(NEAR, 1), 1, "the last one too");
+}
+
+#[test]
+fn a_thief_waits_longer_where_the_way_is_long() {
+    let timeout = Span::from_millis(100);
+    assert_eq!(patience(timeout, Span::from_millis(3)), timeout);
+    assert_eq!(patience(timeout, Span::from_millis(80)), Span::from_millis(160));
+}
+
+#[test]
 fn refused_tasks_are_passed_over_and_named() {
     let mut taken = Vec::new();
     let queue = (0..6).map(|task| (task, Span::from_secs(1)));
