@@ -191,8 +191,10 @@ impl Row {
         }
         let mean = self.mean(of);
         let spread = self.outcomes.iter().map(|outcome| (of(outcome) - mean) * (of(outcome) - mean)).sum::<f64>();
-        // 1.96 for many, more for few.
-        let factor = 1.96 + 2.4 / (count - 1.0) + 7.0 / ((count - 1.0) * (count - 1.0) * (count - 1.0));
+        // Student's quantiles for few, and close to them for more.
+        const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+        let freedom = self.outcomes.len() - 1;
+        let factor = FEW.get(freedom - 1).copied().unwrap_or(1.96 + 2.6 / freedom as f64);
         factor * (spread / (count - 1.0) / count).sqrt()
     }
 

@@ -220,7 +220,10 @@ impl Scenario {
         let pointer = format!("/{}", path.replace('.', "/"));
         let known = json.pointer_mut(&pointer).ok_or_else(|| format!("there is no `{path}` in a scenario"))?;
         *known = serde_json::from_str(value).unwrap_or_else(|_| Json::from(value));
-        let read: Scenario = serde_json::from_value(json).map_err(|error| format!("`{path}`: {error}"))?;
+        // Through the same checks as a file: JSON is YAML too.
+        let read = Scenario::from_yaml(&json.to_string(), path).map_err(|errors| {
+            errors.problems().first().map_or_else(|| errors.to_string(), |problem| problem.message.clone())
+        })?;
         *self = Scenario { config: self.config.clone(), name: self.name.clone(), ..read };
         Ok(())
     }
@@ -309,7 +312,9 @@ mod tests {
         let mut scenario = Scenario::builtin("basic").unwrap();
         scenario.set("network.latency", "7ms").unwrap();
         assert_eq!(scenario.network.latency, Span::from_millis(7));
-        assert!(scenario.set("network.latncy", "7ms").is_err() && scenario.set("workload.per_worker", "x").is_err());
+        for (path, value) in [("network.latncy", "7ms"), ("workload.per_worker", "x"), ("network.loss", "5")] {
+            assert!(scenario.set(path, value).is_err(), "{path}={value}");
+        }
         scenario.cluster = vec![Class { count: 3, ..Class::default() }, Class { count: 1, ..Class::default() }];
         scenario.set_workers(100);
         assert_eq!(scenario.cluster.iter().map(|class| class.count).collect::<Vec<_>>(), [75, 25]);

@@ -263,7 +263,6 @@ impl World {
         fate.status = Some(status);
         fate.ended = self.now;
         self.settled += 1;
-        self.failed += u64::from(status != Status::Completed);
         self.last_end = self.now;
         self.note(7, u64::from(index) << 8 | status as u64);
         self.mark(|| Mark::Settled { task: index, status, cause });
