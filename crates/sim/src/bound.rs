@@ -114,3 +114,51 @@ impl Workload {
         times.min().unwrap_or(Span::ZERO)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use filch_core::Time;
+
+    use super::*;
+    use crate::workload::{Parent, Shape, Task};
+
+    fn workload(seconds: &[u64]) -> Workload {
+        let mut workload = Workload::new("test");
+        let shape = workload.shape(Shape::default());
+        for &run in seconds {
+            workload.push(Time::ZERO, Span::from_secs(run), shape);
+        }
+        workload
+    }
+
+    #[test]
+    fn work_is_spread_chains_are_not_and_what_comes_late_ends_late() {
+        assert_eq!(lower_bound(&workload(&[1, 2, 3]), &[Class::plain(2)]), 3.0);
+        assert_eq!(lower_bound(&workload(&[3, 3, 4]), &[Class::plain(2)]), 5.0);
+        let mut chain = workload(&[1, 2, 3]);
+        for child in [1, 2] {
+            chain.parents.push(Parent { task: child - 1 });
+            chain.tasks[child as usize].parents = (child - 1, 1);
+        }
+        assert_eq!(lower_bound(&chain, &[Class::plain(9)]), 6.0);
+        let mut late = workload(&[1, 2]);
+        late.tasks[1].at = Time::ZERO + Span::from_secs(10);
+        assert_eq!(lower_bound(&late, &[Class::plain(9)]), 12.0);
+        let fast = Class { speed: 2.0, ..Class::plain(1) };
+        assert_eq!(lower_bound(&workload(&[3, 3]), &[fast]), 3.0);
+    }
+
+    #[test]
+    fn on_unrelated_classes_each_task_counts_where_it_is_best() {
+        let mut workload = workload(&[0, 0]);
+        workload.classes = vec!["a".to_owned(), "b".to_owned()];
+        let row = |a: u64, b: u64| vec![Some(Span::from_secs(a)), Some(Span::from_secs(b))];
+        workload.by_class = vec![row(2, 9), row(9, 4)];
+        for (at, task) in workload.tasks.iter_mut().enumerate() {
+            *task = Task { run: Run::ByClass(at as u32), ..*task };
+        }
+        let class = |name: &str| Class { name: name.to_owned(), ..Class::plain(1) };
+        // Each on its own class: 2 and 4 seconds; split further, the second would end a little sooner, but no task is.
+        assert_eq!(lower_bound(&workload, &[class("a"), class("b")]), 4.0);
+    }
+}

@@ -419,14 +419,7 @@ impl World {
     /// # Errors
     /// The invariant that was broken.
     pub fn run(&mut self, until: Time) -> Result<(), String> {
-        while !self.is_done() {
-            let Some(()) = self.next(until) else { break };
-            if let Some(watch) = &mut self.watch
-                && let Some(broken) = watch.broken.take()
-            {
-                return Err(format!("at {}: {broken}", Span(self.now.0)));
-            }
-        }
+        while !self.is_done() && self.go_on(until)? {}
         Ok(())
     }
 
@@ -435,14 +428,19 @@ impl World {
     /// # Errors
     /// The invariant that was broken.
     pub fn rest(&mut self, until: Time) -> Result<(), String> {
-        while self.next(until).is_some() {
-            if let Some(watch) = &mut self.watch
-                && let Some(broken) = watch.broken.take()
-            {
-                return Err(format!("at {}: {broken}", Span(self.now.0)));
-            }
-        }
+        while self.go_on(until)? {}
         Ok(())
+    }
+
+    /// One happening, and whether there was one before `until`.
+    fn go_on(&mut self, until: Time) -> Result<bool, String> {
+        if self.next(until).is_none() {
+            return Ok(false);
+        }
+        match self.watch.as_mut().and_then(|watch| watch.broken.take()) {
+            Some(broken) => Err(format!("at {}: {broken}", Span(self.now.0))),
+            None => Ok(true),
+        }
     }
 
     /// What somebody still holds although every task is settled; nothing if all is well.
