@@ -20,14 +20,16 @@ pub struct Decision {
     pub worker: WorkerId,
     /// The policy that scored the candidates; empty if the worker asked and the task was the first it could run.
     pub policy: String,
-    /// Everybody who was looked at, in the order of looking.
+    /// The best of those who were looked at, the winner among them, in the order of looking.
     pub candidates: Vec<DecisionCandidate>,
+    /// How many were looked at.
+    pub scored: u32,
 }
 
 impl Decision {
     /// A worker asked, and the task was the first in order that it could run.
     pub(crate) fn asked(task: TaskId, worker: WorkerId, at: Time) -> Decision {
-        Decision { task, at, worker, policy: String::new(), candidates: Vec::new() }
+        Decision { task, at, worker, policy: String::new(), candidates: Vec::new(), scored: 0 }
     }
 }
 

@@ -121,9 +121,9 @@ impl Policy for Calm {
         scores.resize(before + workers.len(), None);
     }
 
-    fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
-        let mut all = calmly(|| self.policy.terms_all(task, workers)).unwrap_or_default();
-        all.resize(workers.len(), Terms::default());
+    fn terms_of(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], shown: &[usize]) -> Vec<Terms> {
+        let mut all = calmly(|| self.policy.terms_of(task, workers, shown)).unwrap_or_default();
+        all.resize(shown.len(), Terms::default());
         all
     }
 

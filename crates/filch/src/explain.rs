@@ -175,8 +175,10 @@ pub struct Choice {
     pub worker: String,
     /// The policy that scored; empty if the worker asked and this was the first task it could run.
     pub policy: String,
-    /// Everybody who was looked at.
+    /// The best of those who were looked at, the winner among them, in the order of looking.
     pub candidates: Vec<Candidate>,
+    /// How many were looked at.
+    pub scored: u32,
 }
 
 /// A candidate of a placement.
@@ -229,6 +231,7 @@ pub(crate) fn translate<T, R>(
                 .into_iter()
                 .map(|one| Candidate { worker: worker(one.worker), score: one.score, terms: one.terms })
                 .collect(),
+            scored: decision.scored,
         }),
         failures: explanation
             .failures
@@ -482,6 +485,10 @@ impl fmt::Display for Choice {
                     writeln!(f, "    {}: {}{}", candidate.worker, number(score), equation(score, &candidate.terms))?;
                 }
             }
+        }
+        match (self.scored as usize).saturating_sub(self.candidates.len()) {
+            0 => {}
+            more => writeln!(f, "    and {more} that came after them")?,
         }
         Ok(())
     }

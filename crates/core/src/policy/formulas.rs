@@ -391,12 +391,12 @@ impl Policy for Composite {
         }
     }
 
-    fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
-        let mut all = vec![Terms::kept(); workers.len()];
+    fn terms_of(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], shown: &[usize]) -> Vec<Terms> {
+        let mut all = vec![Terms::kept(); shown.len()];
         for (weight, part) in &self.parts {
             let scaled = Self::scaled(*weight, &**part, task, workers);
-            for (terms, score) in all.iter_mut().zip(scaled) {
-                terms.add(known_name(&**part), score.unwrap_or(0.0));
+            for (terms, &at) in all.iter_mut().zip(shown) {
+                terms.add(known_name(&**part), scaled[at].unwrap_or(0.0));
             }
         }
         all

@@ -29,6 +29,8 @@ pub use formulas::{
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::config::{Config, PolicyOptions, PolicySpec};
 use crate::ids::{KindId, WorkerId};
 use crate::resources::{Demand, Vector};
@@ -189,14 +191,15 @@ pub trait Policy: Send + Sync {
         scores.extend(workers.iter().map(|worker| self.score(task, worker, &mut Terms::default())));
     }
 
-    /// The terms of each candidate's score, for explanations; only a policy with a `score_all` of its own needs its own.
-    fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
-        let terms = |worker: &WorkerView<'_>| {
+    /// The terms of the scores of some candidates, given by their positions, for explanations; only a policy with a
+    /// `score_all` of its own needs its own.
+    fn terms_of(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], shown: &[usize]) -> Vec<Terms> {
+        let terms = |&at: &usize| {
             let mut terms = Terms::kept();
-            self.score(task, worker, &mut terms);
+            self.score(task, &workers[at], &mut terms);
             terms
         };
-        workers.iter().map(terms).collect()
+        shown.iter().map(terms).collect()
     }
 
     /// The order in which classes offer their workers to this policy.
@@ -239,8 +242,8 @@ impl Policy for OwnPolicy {
         self.0.score_all(task, workers, scores);
     }
 
-    fn terms_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>]) -> Vec<Terms> {
-        self.0.terms_all(task, workers)
+    fn terms_of(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], shown: &[usize]) -> Vec<Terms> {
+        self.0.terms_of(task, workers, shown)
     }
 
     fn order(&self) -> Order {
@@ -337,6 +340,23 @@ pub fn best(workers: &[WorkerView<'_>], scores: &[Option<f64>]) -> Option<usize>
         }
     }
     winner.map(|(at, _)| at)
+}
+
+/// The positions of the winner and of those that came next, at most `most` in all, in the order of looking. Those that
+/// were refused come last.
+pub(crate) fn leaders(scores: &[Option<f64>], winner: usize, most: usize) -> SmallVec<[usize; 8]> {
+    let mut leaders: SmallVec<[usize; 8]> = (0..scores.len()).collect();
+    if leaders.len() > most {
+        let score = |at: usize| scores[at].filter(|score| !score.is_nan()).unwrap_or(f64::NEG_INFINITY);
+        let worse = |a: &usize, b: &usize| {
+            let won = (*b == winner).cmp(&(*a == winner));
+            won.then_with(|| score(*b).total_cmp(&score(*a))).then_with(|| a.cmp(b))
+        };
+        leaders.select_nth_unstable_by(most, worse);
+        leaders.truncate(most);
+        leaders.sort_unstable();
+    }
+    leaders
 }
 
 #[cfg(test)]

@@ -298,3 +298,12 @@ fn terms_are_kept_only_when_asked_for() {
     assert_eq!(kept.take(), [("skill_match", 1.0), ("queue", 0.0), ("history", 0.3)]);
     assert!(dropped.take().is_empty());
 }
+
+#[test]
+fn a_decision_is_remembered_with_the_winner_and_those_that_came_next() {
+    let scores = [Some(1.0), None, Some(9.0), Some(f64::NAN), Some(3.0), Some(9.0)];
+    assert_eq!(leaders(&scores, 5, 8).as_slice(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(leaders(&scores, 5, 3).as_slice(), [2, 4, 5]);
+    assert_eq!(leaders(&scores, 5, 1).as_slice(), [5], "the winner, who won by a rule for equals");
+    assert_eq!(leaders(&scores, 5, 4).as_slice(), [0, 2, 4, 5], "refusals come last");
+}

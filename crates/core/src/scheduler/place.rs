@@ -18,6 +18,8 @@ use crate::worker::WorkerState;
 
 /// Eligible classes whose best workers are scored for one task.
 pub(crate) const CLASSES_SCORED: usize = 64;
+/// Candidates that a decision is remembered with.
+const CANDIDATES_KEPT: usize = 8;
 /// Classes looked at for one task, eligible or not.
 const CLASSES_LOOKED_AT: usize = 1024;
 /// Workers of one class looked at for one task.
@@ -532,19 +534,20 @@ impl Scheduler {
         scores: &[Option<f64>],
         winner: usize,
     ) -> Decision {
-        let terms = policy.terms_all(task, views);
-        let candidates = views
-            .iter()
-            .zip(scores)
-            .zip(terms)
-            .take(CLASSES_SCORED)
-            .map(|((view, &score), mut terms)| DecisionCandidate { worker: view.id, score, terms: terms.take() });
+        let shown = policy::leaders(scores, winner, CANDIDATES_KEPT);
+        let terms = policy.terms_of(task, views, &shown);
+        let candidates = shown.iter().zip(terms).map(|(&at, mut terms)| DecisionCandidate {
+            worker: views[at].id,
+            score: scores[at],
+            terms: terms.take(),
+        });
         Decision {
             task: self.tasks.id(slot),
             at: self.now,
             worker: views[winner].id,
             policy: policy.name().to_owned(),
             candidates: candidates.collect(),
+            scored: views.len() as u32,
         }
     }
 
