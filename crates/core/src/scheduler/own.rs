@@ -67,6 +67,11 @@ impl OwnQueue {
         self.movable.iter().copied()
     }
 
+    /// Those that must stay, first in order first.
+    pub(crate) fn staying(&self) -> impl Iterator<Item = QueueKey> + '_ {
+        self.staying.iter().flat_map(|part| part.iter()).copied()
+    }
+
     /// How many stand before a place; counting stops at `most`.
     pub(crate) fn ahead_of(&self, place: QueueKey, most: usize) -> usize {
         let before = |part: &Sorted<QueueKey>| part.iter().take_while(|key| **key < place).take(most).count();
@@ -94,6 +99,7 @@ mod tests {
         assert_eq!(queue.first(), Some(place(1)));
         assert_eq!(queue.iter().map(|key| key.2).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         assert_eq!(queue.movable().map(|key| key.2).collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!(queue.staying().map(|key| key.2).collect::<Vec<_>>(), [2, 4]);
         assert_eq!((queue.ahead_of(place(4), 9), queue.ahead_of(place(4), 2)), (3, 2));
         queue.rename(&place(2), place(9));
         assert!(queue.remove(&place(9)) && !queue.remove(&place(2)));

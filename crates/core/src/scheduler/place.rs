@@ -189,16 +189,17 @@ impl Scheduler {
             return;
         }
         if !self.tasks.at(slot).waits_centrally() {
-            let pushed = self.seeded_at(slot).or_else(|| {
-                if !self.push_bound() {
-                    return None;
-                }
-                let candidates = self.candidates(slot, Wanted::Queue);
-                self.decide(slot, &candidates)
-            });
-            if let Some(worker) = pushed {
+            if let Some(worker) = self.seeded_at(slot) {
+                self.tasks.forget_seed(slot);
                 self.push_to(slot, worker, news, actions);
                 return;
+            }
+            if self.push_bound() {
+                let candidates = self.candidates(slot, Wanted::Queue);
+                if let Some(worker) = self.decide(slot, &candidates) {
+                    self.push_to(slot, worker, news, actions);
+                    return;
+                }
             }
         }
         if self.directories.iter().any(|directory| !directory.is_empty())

@@ -91,7 +91,8 @@ impl Scheduler {
     /// The first task in a worker's queue that was not handed over, because its key or its room comes first, and that
     /// fits now.
     fn first_kept_back(&self, at: u32) -> Option<u32> {
-        let queue = self.workers[at].queue.iter().take(crate::steal::QUEUE_LOOKS).map(|key| key.2);
+        // Whatever waits for a key or for room stays at its worker.
+        let queue = self.workers[at].queue.staying().take(crate::steal::QUEUE_LOOKS).map(|key| key.2);
         let mut kept_back = queue.filter(|&slot| self.tasks.at(slot).hop == NONE);
         kept_back.find(|&slot| self.fits_now(slot, at).is_ok())
     }

@@ -221,7 +221,7 @@ impl Task {
 }
 
 /// What few tasks have, kept aside so that the others do not pay for it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Extra {
     /// Tasks that wait for this one.
     pub(crate) dependents: Vec<TaskId>,
@@ -524,6 +524,16 @@ impl Tasks {
             return self.extras.insert_new(slot, Box::default());
         }
         self.extras.get_mut(&slot).expect("it is there")
+    }
+
+    /// The submitter's wish where the task should queue first has been granted; nothing is kept for it any more.
+    pub(crate) fn forget_seed(&mut self, slot: u32) {
+        let extra = self.extra_mut(slot);
+        extra.seeded = None;
+        if *extra == Extra::default() {
+            self.extras.remove(&slot);
+            self.at_mut(slot).flags.set(Flags::EXTRA, false);
+        }
     }
 
     /// Whether a slot has a task that is not settled.
