@@ -312,7 +312,15 @@ impl Ready {
     /// The first lane, in the order of levels, turns and heads, that `fits`: from `start` on, if a search was cut off
     /// there, and not below `floor_level`.
     pub(crate) fn find(&self, floor_level: u8, start: Option<&Cursor>, mut fits: impl FnMut(&Found) -> bool) -> Search {
-        let mut looks = 0;
+        // Most searches end with the very first.
+        let first = if start.is_none() { self.first(floor_level) } else { None };
+        if let Some(first) = &first
+            && fits(first)
+        {
+            return Search { found: Some(*first), cut_off: None };
+        }
+        let mut seen_first = first.is_none();
+        let mut looks = usize::from(first.is_some());
         let top = start.map_or(LEVELS as u8, |cursor| cursor.level);
         for level in (floor_level.max(1)..=top).rev() {
             let queue = &self.levels[usize::from(level) - 1];
@@ -326,6 +334,9 @@ impl Ready {
                 let resumed = resumed.filter(|cursor| cursor.turn == (received, job));
                 let first_lane = resumed.map_or_else(OrderKey::default, |cursor| cursor.lane);
                 for &(order, signature) in lanes.order.from((first_lane, 0)) {
+                    if !std::mem::replace(&mut seen_first, true) {
+                        continue;
+                    }
                     if looks == LANE_LOOKS {
                         let cursor = Cursor { level, turn: (received, job), lane: order };
                         return Search { found: None, cut_off: Some(cursor) };
@@ -339,6 +350,16 @@ impl Ready {
             }
         }
         Search { found: None, cut_off: None }
+    }
+
+    /// The first lane of all, not below a level.
+    #[inline]
+    fn first(&self, floor_level: u8) -> Option<Found> {
+        let at = self.levels.iter().rposition(|queue| !queue.turns.is_empty())?;
+        let (queue, level) = (&self.levels[at], at as u8 + 1);
+        let job = queue.turns.first()?.1;
+        let &(order, signature) = queue.jobs.get(&job)?.order.first()?;
+        (level >= floor_level).then_some(Found { level, job, signature, order, picked: None })
     }
 
     /// What is first in the lane that was found, if it is still there. `waiting` is its signature's.
