@@ -66,11 +66,11 @@ impl<T> Calendar<T> {
             let wheel = self.used.iter().position(|used| *used != 0)?;
             let place = self.used[wheel].trailing_zeros() as usize;
             let at = wheel * PLACES + place;
-            if wheel == 0 {
-                // All of one place of the lowest wheel are due at the same moment.
+            // All of one place of the lowest wheel are due at the same moment; one alone is due before all the others.
+            if wheel == 0 || self.places[at].len() == 1 {
                 let (time, what) = self.places[at].pop_front()?;
                 if self.places[at].is_empty() {
-                    self.used[0] &= !(1 << place);
+                    self.used[wheel] &= !(1 << place);
                 }
                 self.now = time;
                 self.len -= 1;
