@@ -12,7 +12,7 @@ use crate::ids::{NONE, TaskId};
 use crate::map::Map;
 use crate::resources::Vector;
 use crate::scheduler::{
-    ArrayPlace, COMMON_JOB, Devices, Flags, LEVELS, Scheduler, State, Timer, queue_key, wanted_devices,
+    ArrayPlace, COMMON_JOB, Devices, Flags, LEVELS, Scheduler, State, Timer, Work, queue_key, wanted_devices,
 };
 use crate::time::{Span, Time};
 use crate::wire::fingerprint;
@@ -184,7 +184,7 @@ impl Scheduler {
         let worker = &self.workers[slot];
         let id = self.worker_id(slot);
         let class = &self.classes[worker.class];
-        let (mut reserved, mut running_work, mut queued_work) = (Vector::default(), Span::ZERO, Span::ZERO);
+        let (mut reserved, mut running_work, mut queued_work) = (Vector::default(), Work::default(), Work::default());
         let mut devices = Devices::default();
         let mut hold = |signature: u32, given: &[u16]| {
             if let Some(needs) = wanted_devices(&self.signatures[signature].demand) {

@@ -166,6 +166,15 @@ pub enum CandidateFate {
     Ready,
 }
 
+/// Classes of workers that can never run a task.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Refusals {
+    /// One member of each class, and what it lacks first.
+    pub classes: Vec<(WorkerId, Lack)>,
+    /// How many more classes there are, too many to be listed or even to be looked at.
+    pub more: u32,
+}
+
 /// Everything there is to say about where a task is and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
@@ -183,8 +192,8 @@ pub struct Explanation {
     pub hopeless: Option<(Time, Time)>,
     /// The tasks it depends on that did not end well, as far as they are remembered, if it was settled for that.
     pub failed_parents: Vec<(TaskId, Status)>,
-    /// Classes of workers that can never run it: one member of each, and what it lacks.
-    pub refused_by: Vec<(WorkerId, Lack)>,
+    /// Who can never run it.
+    pub refusals: Refusals,
     /// Why it was placed where it is, while that is remembered.
     pub decision: Option<Decision>,
     /// Where earlier attempts ended badly.
@@ -206,20 +215,22 @@ pub struct JobExplanation {
     pub reasons: Vec<Reason>,
     /// Their deadline and the earliest moment the next of them could end, if that is too late.
     pub hopeless: Option<(Time, Time)>,
-    /// Classes of workers that can never run them: one member of each, and what it lacks.
-    pub refused_by: Vec<(WorkerId, Lack)>,
+    /// Who can never run them.
+    pub refusals: Refusals,
     /// Elements that wait by themselves, for the key of the array or for a worker that is kept free: tasks that can be
     /// asked about. The first few.
     pub loose: Vec<TaskId>,
 }
 
-/// Candidates and classes listed at most.
+/// Candidates listed at most.
 const LISTED: usize = 8;
+/// Classes listed at most that can never run a task.
+const REFUSALS: usize = 64;
 /// Classes, and members of each, looked at for an explanation.
 const CLASSES: usize = 256;
 const MEMBERS: usize = 64;
-/// Tasks counted at most.
-const COUNTED: u64 = 1000;
+/// Where the counting of tasks that come first ends: as many, or more.
+pub const COUNTED: u64 = 1000;
 
 impl Scheduler {
     /// Why a task waits, or why it was placed where it is.
@@ -238,8 +249,8 @@ impl Scheduler {
                 let (status, cause) = self.tasks.outcome(task)?;
                 let mut settled = self.bare_explanation(task, status, cause);
                 if cause == Cause::NoWorker {
-                    settled.refused_by =
-                        self.tasks.extra(task.slot).map(|extra| extra.refused_by.clone()).unwrap_or_default();
+                    let refusals = self.tasks.extra(task.slot).and_then(|extra| extra.refusals.as_deref());
+                    settled.refusals = refusals.map(Refusals::clone).unwrap_or_default();
                 }
                 if cause == Cause::ParentFailed {
                     let parents = self.tasks.extra(task.slot).into_iter().flat_map(|extra| &extra.parents);
@@ -273,7 +284,7 @@ impl Scheduler {
             reasons: Vec::new(),
             hopeless: None,
             failed_parents: Vec::new(),
-            refused_by: Vec::new(),
+            refusals: Refusals::default(),
             decision: self.decisions.iter().rev().find(|decision| decision.task == task).cloned(),
             failures: Vec::new(),
         }
@@ -300,6 +311,8 @@ impl Scheduler {
                         reasons.push(Reason::Dependency { parent, status: self.tasks.at(at).status() });
                     }
                 }
+                reasons.extend(self.key_short(slot));
+                self.explain_later(slot, reasons);
             }
             State::Backoff => {
                 let until = task.since;
@@ -314,9 +327,14 @@ impl Scheduler {
                 if self.may_still_run(slot) {
                     reasons.push(Reason::Lease { until });
                 }
+                reasons.extend(self.key_short(slot));
+                self.explain_later(slot, reasons);
             }
             State::Parked => reasons.push(self.nobody_can(u32::from(task.requeues))),
-            State::KeyWaiting => reasons.push(self.key_taken(task.key, queue_key(task.level, task.order(), slot))),
+            State::KeyWaiting => {
+                reasons.push(self.key_taken(task.key, queue_key(task.level, task.order(), slot)));
+                self.explain_later(slot, reasons);
+            }
             State::AtWorker => {
                 let worker = &self.workers[task.worker];
                 let place = queue_key(task.level, task.order(), slot);
@@ -324,7 +342,9 @@ impl Scheduler {
                 let id = self.worker_id(task.worker);
                 reasons.push(Reason::AtWorker { worker: id, ahead, state: worker.state });
                 reasons.extend(self.kept_for(slot));
-                reasons.push(Reason::NoRoom { candidates: vec![(id, self.fate(&self.wish_of(slot), task.worker))] });
+                let mut candidates = Vec::new();
+                self.fates(&self.wish_of(slot), task.worker, &mut candidates);
+                reasons.push(Reason::NoRoom { candidates });
             }
             State::Central => {
                 let tasks = self.ready.ahead_of(task.level, task.job, task.order(), COUNTED);
@@ -333,8 +353,8 @@ impl Scheduler {
                 self.explain_candidates(&self.wish_of(slot), u32::from(task.requeues), before, reasons);
             }
         }
-        if matches!(task.state, State::Parked | State::Central) {
-            explanation.refused_by = self.refusals(task.signature);
+        if !task.state.is_held() && task.state != State::AtWorker {
+            explanation.refusals = self.refusals(task.signature);
         }
         if let Some(&(_, cause)) = explanation.failures.last() {
             explanation.cause = cause;
@@ -359,7 +379,7 @@ impl Scheduler {
             waiting: Span::ZERO,
             reasons: Vec::new(),
             hopeless: None,
-            refused_by: Vec::new(),
+            refusals: Refusals::default(),
             loose: Vec::new(),
         };
         if let Some(array) = &self.jobs[slot].array {
@@ -392,7 +412,7 @@ impl Scheduler {
                 self.explain_candidates(&array.wish(), array.requeues, behind, reasons);
             }
         }
-        explanation.refused_by = self.refusals(template.signature);
+        explanation.refusals = self.refusals(template.signature);
         let earliest = now + self.expected_by(template.kind, template.declared());
         if earliest > template.deadline {
             explanation.hopeless = Some((template.deadline, earliest));
@@ -408,6 +428,40 @@ impl Scheduler {
         let (limit, held, _, _) = self.keys.figures(key);
         let ahead = self.keys.ahead_of(key, place, COUNTED as usize) as u32;
         Reason::Key { key: KeyId(key), held, limit, ahead }
+    }
+
+    /// The key of a task that has not come to wait for it yet, if no token of it is left.
+    fn key_short(&self, slot: u32) -> Option<Reason> {
+        let task = self.tasks.at(slot);
+        if task.key == NONE {
+            return None;
+        }
+        let (limit, held, offered, _) = self.keys.figures(task.key);
+        let short = held as usize + offered >= limit as usize;
+        short.then(|| self.key_taken(task.key, queue_key(task.level, task.order(), slot)))
+    }
+
+    /// What will keep a task once nothing else does: nobody can run it, or none of those who can has room right now.
+    fn explain_later(&self, slot: u32, reasons: &mut Vec<Reason>) {
+        let wish = self.wish_of(slot);
+        let pin = self.tasks.extra(slot).and_then(|extra| extra.pin);
+        let candidates = match pin.map(|pin| self.worker_slot(pin)) {
+            Some(Ok(at)) => {
+                let mut candidates = Vec::new();
+                self.fates(&wish, at, &mut candidates);
+                candidates
+            }
+            Some(Err(_)) => Vec::new(),
+            None => self.candidate_fates(&wish),
+        };
+        let has_room = |fate: &CandidateFate| matches!(fate, CandidateFate::Ready | CandidateFate::NotAsking);
+        if self.workers.len() == 0 {
+            reasons.push(Reason::NoWorkers);
+        } else if candidates.is_empty() && (pin.is_some() || self.classes.len() <= CLASSES) {
+            reasons.push(self.nobody_can(u32::from(self.tasks.at(slot).requeues)));
+        } else if !candidates.is_empty() && !candidates.iter().any(|(_, fate)| has_room(fate)) {
+            reasons.push(Reason::NoRoom { candidates });
+        }
     }
 
     /// The worker that is kept free for a task, if one is.
@@ -446,19 +500,24 @@ impl Scheduler {
         let able = able.flat_map(|(_, class)| class.members.iter().take(MEMBERS));
         let mut able: Vec<(u64, u32)> = able.map(|&at| (self.workers[at].backlog().0, at)).collect();
         able.sort_unstable();
-        able.into_iter().take(LISTED).map(|(_, at)| (self.worker_id(at), self.fate(wish, at))).collect()
+        let mut fates = Vec::new();
+        for (_, at) in able.into_iter().take(LISTED) {
+            self.fates(wish, at, &mut fates);
+        }
+        fates
     }
 
-    /// How one worker stands to it, by the predicates that placement uses.
-    fn fate(&self, wish: &Wish, at: u32) -> CandidateFate {
-        let worker = &self.workers[at];
-        if let Err(lack) = self.classes[worker.class].can_ever(&self.signatures[wish.signature]) {
-            return CandidateFate::Never(lack);
+    /// How one worker stands to it, by the predicates that placement uses: whatever it is short of, or one word if that
+    /// is not what keeps it.
+    fn fates(&self, wish: &Wish, at: u32, fates: &mut Vec<(WorkerId, CandidateFate)>) {
+        let (worker, id) = (&self.workers[at], self.worker_id(at));
+        let (class, signature) = (&self.classes[worker.class], &self.signatures[wish.signature]);
+        if let Err(lack) = class.can_ever(signature) {
+            fates.push((id, CandidateFate::Never(lack)));
+            return;
         }
-        match self.wish_fits(wish, at) {
-            Ok(()) if worker.credit == 0 => CandidateFate::NotAsking,
-            Ok(()) => CandidateFate::Ready,
-            Err(Shortage::NotUp) => match worker.state {
+        let fate = |shortage: Shortage| match shortage {
+            Shortage::NotUp => match worker.state {
                 WorkerState::Quarantined(until) => CandidateFate::SetAside {
                     until,
                     failures: self.config.limits.quarantine_after,
@@ -466,19 +525,33 @@ impl Scheduler {
                 },
                 state => CandidateFate::NotUp(state),
             },
-            Err(Shortage::Slots) => CandidateFate::SlotsTaken { used: worker.used_slots(), slots: worker.slots },
-            Err(Shortage::Resource { resource, needs, free }) => CandidateFate::Short { resource, needs, free },
-            Err(Shortage::Reserved { task, from }) => CandidateFate::KeptFor(task, from),
+            Shortage::Slots => CandidateFate::SlotsTaken { used: worker.used_slots(), slots: worker.slots },
+            Shortage::Resource { resource, needs, free } => CandidateFate::Short { resource, needs, free },
+            Shortage::Reserved { task, from } => CandidateFate::KeptFor(task, from),
+        };
+        let first = match self.wish_fits(wish, at) {
+            Ok(()) if worker.credit == 0 => CandidateFate::NotAsking,
+            Ok(()) => CandidateFate::Ready,
+            Err(shortage) => fate(shortage),
+        };
+        fates.push((id, first));
+        if matches!(first, CandidateFate::SlotsTaken { .. } | CandidateFate::Short { .. }) {
+            let others = worker.shortages(class, signature).map(fate).filter(|other| *other != first);
+            fates.extend(others.map(|other| (id, other)));
         }
     }
 
     /// One worker of each class that can never run such a task, and what it lacks.
-    pub(crate) fn refusals(&self, signature: u32) -> Vec<(WorkerId, Lack)> {
+    pub(crate) fn refusals(&self, signature: u32) -> Refusals {
         let signature = &self.signatures[signature];
         let refused = self.classes.iter().take(CLASSES).filter_map(|(_, class)| {
             let lack = class.can_ever(signature).err()?;
             Some((self.worker_id(*class.members.first()?), lack))
         });
-        refused.take(LISTED).collect()
+        let mut classes: Vec<(WorkerId, Lack)> = refused.collect();
+        let unseen = (self.classes.len() as usize).saturating_sub(CLASSES);
+        let more = (classes.len().saturating_sub(REFUSALS) + unseen) as u32;
+        classes.truncate(REFUSALS);
+        Refusals { classes, more }
     }
 }

@@ -43,7 +43,7 @@ pub use capabilities::{CapabilitySet, matching_for};
 pub use check::Violation;
 pub use config::Config;
 pub use event::{End, Event, Held, Remaining, WorkerChange};
-pub use explain::{CandidateFate, Decision, DecisionCandidate, Explanation, JobExplanation, Reason};
+pub use explain::{COUNTED, CandidateFate, Decision, DecisionCandidate, Explanation, JobExplanation, Reason, Refusals};
 pub use ids::{AffinityId, CapabilityId, JobId, KeyId, KindId, Names, ResourceId, Table, TaskId, TypeId, WorkerId};
 pub use metrics::{Concern, Health, Metrics, Sample};
 pub use resources::{Amount, Demand, Vector};

@@ -331,10 +331,12 @@ pub fn patience(timeout: Span, round_trip: Span) -> Span {
     timeout.max(round_trip.mul_f64(2.0))
 }
 
-/// The pause after `failures` failed searches in a row: base doubled each time, capped, and jittered.
+/// The pause after `failures` failed searches in a row: base doubled each time, jittered, and never above the cap. At the
+/// cap it is still jittered, or all who failed together would come back together.
 pub fn backoff(rng: &mut Rng, base: Span, cap: Span, jitter: f64, failures: u32) -> Span {
-    let doubled = base.0.saturating_mul(1u64.checked_shl(failures).unwrap_or(u64::MAX)).min(cap.0);
-    Span(doubled).mul_f64(rng.jitter(jitter))
+    let doubled = Span(base.0.saturating_mul(1u64.checked_shl(failures).unwrap_or(u64::MAX)));
+    let most = cap.mul_f64(1.0 / (1.0 + jitter));
+    doubled.min(most).mul_f64(rng.jitter(jitter)).min(cap)
 }
 
 #[cfg(test)]

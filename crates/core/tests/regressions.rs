@@ -728,3 +728,82 @@ fn all_of_a_job_is_cancelled_also_what_waits_for_it_by_way_of_another_job() {
         }
     }
 }
+
+#[test]
+fn however_long_tasks_are_said_to_take_their_sum_can_be_undone() {
+    let mut bench = Bench::new(&push());
+    let worker = bench.join(&[], 1);
+    let endless: Vec<TaskId> =
+        (0..3).map(|_| bench.submit(TaskSpec { estimate: Some(Span(u64::MAX)), ..TaskSpec::default() })).collect();
+    let short = bench.submit(TaskSpec { estimate: Some(Span::from_secs(1)), ..TaskSpec::default() });
+    // Every step checks that the sum is what the queue says.
+    for task in endless {
+        bench.step(Event::Cancel { task });
+    }
+    bench.step(Event::Pull { worker, wait: false });
+    assert_eq!(bench.assigned(), [(short, 1)]);
+}
+
+#[test]
+fn batches_go_to_the_biggest_first_however_big_it_is() {
+    let mut config = push();
+    let options = PolicyOptions { kind: "batch".to_owned(), batch_size: Some(2), ..PolicyOptions::default() };
+    config.scheduling.policy = PolicySpec::Options(options);
+    let mut bench = Bench::new(&config);
+    let giant = bench.join(&[], 5_000_000);
+    let small = bench.join(&[], 1);
+    let placed: Vec<WorkerId> = (0..6)
+        .map(|_| {
+            bench.submit(TaskSpec::default());
+            let at = bench.actions.iter().find_map(|action| match action {
+                Action::Notify { status: Status::Queued, worker, .. } => *worker,
+                _ => None,
+            });
+            at.expect("it is queued at a worker")
+        })
+        .collect();
+    assert_eq!(placed, [giant, giant, small, small, giant, small]);
+}
+
+#[test]
+fn a_task_that_nobody_can_run_fails_with_a_reason_for_each_class() {
+    let mut bench = Bench::new(&Config::default());
+    for class in 1..=100 {
+        bench.join(&[class], 1);
+    }
+    let task = bench.submit(needs(&[0]));
+    bench.wait(Span::from_secs(60));
+    let explanation = bench.scheduler.explain(task).expect("it is remembered");
+    assert_eq!((explanation.status, explanation.cause), (Status::Failed, Cause::NoWorker));
+    assert_eq!((explanation.refusals.classes.len(), explanation.refusals.more), (64, 36));
+    assert!(explanation.refusals.classes.iter().all(|(_, lack)| *lack == Lack::Capability(CapabilityId(0))));
+}
+
+#[test]
+fn a_pause_is_never_longer_than_the_longest() {
+    let mut config = Config::default();
+    (config.retry.max_retries, config.retry.jitter) = (40, 0.5);
+    (config.retry.backoff, config.retry.backoff_max) = (Span::from_secs(1), Span::from_secs(1));
+    config.limits.quarantine_after = 0;
+    let mut bench = Bench::new(&config);
+    let worker = bench.join(&[], 1);
+    bench.submit(TaskSpec::default());
+    let mut longest = Span::ZERO;
+    for _ in 0..40 {
+        bench.step(Event::Pull { worker, wait: true });
+        while bench.assigned().is_empty() {
+            bench.now = bench.scheduler.next_timer().expect("it will be tried again");
+            bench.step(Event::Tick);
+        }
+        let (task, attempt) = bench.assigned()[0];
+        let failed = bench.now;
+        bench.step(Event::Fail { task, attempt, retry: true });
+        let again =
+            bench.scheduler.explain(task).expect("it is known").reasons.into_iter().find_map(|reason| match reason {
+                filch_core::Reason::Backoff { until, .. } => Some(until),
+                _ => None,
+            });
+        longest = longest.max(again.map_or(Span::ZERO, |until| until.since(failed)));
+    }
+    assert!(longest > Span::from_millis(800) && longest <= Span::from_secs(1), "{longest}");
+}

@@ -18,8 +18,9 @@ use filch_core::config::PolicySpec;
 use filch_core::steal::StealOutcome;
 use filch_core::{
     Action, Amount, CandidateFate, CapabilitySet, Cause, Config, Decision, Demand, Event, Explanation, GraphTask,
-    JobExplanation, JobId, Lack, LoadReport, Names, ParentFailure, Priority, Reason, Remaining, ResourceId, RetryTerms,
-    Scheduler, Span, Status, TaskId, TaskSpec, Time, Vector, WorkerChange, WorkerId, WorkerSpec, WorkerState,
+    JobExplanation, JobId, Lack, LoadReport, Names, ParentFailure, Priority, Reason, Refusals, Remaining, ResourceId,
+    RetryTerms, Scheduler, Span, Status, TaskId, TaskSpec, Time, Vector, WorkerChange, WorkerId, WorkerSpec,
+    WorkerState,
 };
 
 /// One scenario while it is played.
@@ -657,16 +658,7 @@ impl Play {
 
     fn show_explanation(&mut self, name: &str, explanation: &Explanation) {
         let Explanation {
-            status,
-            cause,
-            waiting,
-            reasons,
-            refused_by,
-            decision,
-            failures,
-            hopeless,
-            failed_parents,
-            ..
+            status, cause, waiting, reasons, refusals, decision, failures, hopeless, failed_parents, ..
         } = explanation;
         let why = if *cause == Cause::None { String::new() } else { format!(" ({})", word(cause)) };
         self.say(&format!("{name} is {}{why}{}", status.name(), waits(*waiting)));
@@ -674,7 +666,7 @@ impl Play {
         for (parent, status) in failed_parents {
             self.say(&format!("- after {}, which is {}", self.task_name(*parent), status.name()));
         }
-        self.show_refusals(refused_by);
+        self.show_refusals(refusals);
         for (worker, cause) in failures {
             self.say(&format!("- an attempt at {} ended badly ({})", self.worker_name(*worker), word(cause)));
         }
@@ -684,10 +676,10 @@ impl Play {
     }
 
     fn show_job_explanation(&mut self, name: &str, explanation: &JobExplanation) {
-        let JobExplanation { rest, status, waiting, reasons, hopeless, refused_by, loose, .. } = explanation;
+        let JobExplanation { rest, status, waiting, reasons, hopeless, refusals, loose, .. } = explanation;
         self.say(&format!("{rest} elements of {name} are {}{}", status.name(), waits(*waiting)));
         self.show_reasons(reasons, *hopeless);
-        self.show_refusals(refused_by);
+        self.show_refusals(refusals);
         for &element in loose {
             self.say(&format!("- {} waits by itself", self.task_name(element)));
         }
@@ -702,9 +694,12 @@ impl Play {
         }
     }
 
-    fn show_refusals(&mut self, refused_by: &[(WorkerId, Lack)]) {
-        for (worker, lack) in refused_by {
+    fn show_refusals(&mut self, refusals: &Refusals) {
+        for (worker, lack) in &refusals.classes {
             self.say(&format!("- {} and its like: {}", self.worker_name(*worker), self.lack(*lack)));
+        }
+        if refusals.more > 0 {
+            self.say(&format!("- and {} classes more", refusals.more));
         }
     }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use filch_core as core;
-use filch_core::{CandidateFate, Lack, Status, Time, WorkerId};
+use filch_core::{CandidateFate, Status, Time, WorkerId};
 use serde::Serialize;
 
 use crate::balancer::State;
@@ -221,7 +221,7 @@ pub(crate) fn translate<T, R>(
             .into_iter()
             .map(|(parent, status)| Parent { task: state.task_label(parent), status: status.name() })
             .collect(),
-        refused_by: translator.refused_by(explanation.refused_by),
+        refused_by: translator.refused_by(explanation.refusals),
         decision: explanation.decision.map(|decision| Choice {
             at_s: decision.at.as_secs_f64(),
             worker: worker(decision.worker),
@@ -260,7 +260,7 @@ pub(crate) fn translate_job<T, R>(
             waiting_s: explanation.waiting.as_secs_f64(),
             reasons: explanation.reasons.into_iter().map(|reason| translator.reason(reason)).collect(),
             hopeless: translator.hopeless(explanation.hopeless),
-            refused_by: translator.refused_by(explanation.refused_by),
+            refused_by: translator.refused_by(explanation.refusals),
             loose: explanation.loose.into_iter().map(|element| state.task_label(element)).collect(),
         },
         None => JobExplanation {
@@ -281,9 +281,15 @@ impl<T, R> Translator<'_, T, R> {
         Some(Hopeless { deadline_in_s: self.seconds_until(deadline), earliest_in_s: self.seconds_until(earliest) })
     }
 
-    fn refused_by(&self, refused_by: Vec<(WorkerId, Lack)>) -> Vec<Refused> {
-        let refused = refused_by.into_iter();
-        refused.map(|(id, lack)| Refused { worker: self.state.worker_label(id), why: self.names.lack(lack) }).collect()
+    fn refused_by(&self, refusals: core::Refusals) -> Vec<Refused> {
+        let refused = refusals.classes.into_iter();
+        let refused =
+            refused.map(|(id, lack)| Refused { worker: self.state.worker_label(id), why: self.names.lack(lack) });
+        let more = (refusals.more > 0).then(|| Refused {
+            worker: format!("{} more classes", refusals.more),
+            why: "they are too many to be listed".to_owned(),
+        });
+        refused.chain(more).collect()
     }
 
     fn seconds_until(&self, at: Time) -> f64 {

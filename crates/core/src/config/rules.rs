@@ -5,6 +5,9 @@ use super::policies::policy;
 use super::{Config, PolicyOptions, PolicySpec, key_path};
 use crate::time::Span;
 
+/// What comes again and again comes no more often than this.
+const SHORTEST_INTERVAL: Span = Span::from_millis(1);
+
 /// A rule that does not hold.
 #[derive(Debug)]
 pub(super) struct Violation {
@@ -35,13 +38,28 @@ pub(super) fn violations(config: &Config) -> Vec<Violation> {
             help: Some("set `quarantine_after: 0` to turn quarantine off".to_owned()),
         });
     }
+    let limits = &config.limits;
+    for (key, interval) in [
+        ("scheduling.aging_interval", config.scheduling.aging_interval),
+        ("limits.requeue_interval", limits.requeue_interval),
+        ("limits.sample_interval", limits.sample_interval),
+    ] {
+        if interval > Span::ZERO && interval < SHORTEST_INTERVAL {
+            found.push(Violation {
+                keys: vec![key.to_owned()],
+                at_key: false,
+                message: format!("`{key}` ({interval}) must be at least {SHORTEST_INTERVAL}, or 0s"),
+                help: Some("anything shorter keeps a processor busy with nothing else".to_owned()),
+            });
+        }
+    }
     let (kept, most) = (config.limits.settled_kept, config.limits.settled_max);
     if kept > most {
         found.push(Violation {
             keys: vec!["limits.settled_kept".to_owned(), "limits.settled_max".to_owned()],
             at_key: false,
             message: format!("`limits.settled_kept` ({kept}) must not be above `limits.settled_max` ({most})"),
-            help: Some("raise `settled_max` as well".to_owned()),
+            help: Some("raise `settled_max` or lower `settled_kept`".to_owned()),
         });
     }
     policy_spec(&config.scheduling.policy, "scheduling.policy", &mut found);

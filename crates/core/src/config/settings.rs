@@ -101,8 +101,8 @@ pub struct Thresholds {
     pub busy_threshold: u32,
     /// A worker with fewer queued tasks than this is idle.
     pub idle_threshold: u32,
-    /// Seconds between two looks at the balance.
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    /// Seconds between two looks at the balance; at least 0.001.
+    #[schemars(extend("minimum" = 0.001))]
     pub rebalance_interval_sec: f64,
     /// The scheduler intervenes when longest queue / max(shortest queue, 1) is above this. Must be above 1.
     #[schemars(extend("exclusiveMinimum" = 1))]
@@ -486,6 +486,7 @@ pub struct Limits {
     #[schemars(range(min = 1))]
     pub max_queued: u64,
     /// A task no registered worker can ever run is requeued this often, each time with lower priority, then fails.
+    #[schemars(range(max = 10_000))]
     pub max_requeue_attempts: u32,
     /// Pause between two such tries.
     #[serde(with = "super::span")]

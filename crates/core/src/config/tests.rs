@@ -228,6 +228,12 @@ const MISTAKES: &[(&str, &str)] = &[
     ("idle above busy", "load_balancing:\n  thresholds:\n    busy_threshold: 2\n"),
     ("ratio", "load_balancing:\n  thresholds:\n    severe_imbalance_ratio: 1\n"),
     ("interval", "load_balancing:\n  thresholds:\n    rebalance_interval_sec: 0\n"),
+    ("tiny interval", "load_balancing:\n  thresholds:\n    rebalance_interval_sec: 1e-12\n"),
+    (
+        "tiny intervals",
+        "limits:\n  sample_interval: 1ns\n  requeue_interval: 999us\nscheduling:\n  aging_interval: 1us\n",
+    ),
+    ("many requeues", "limits:\n  max_requeue_attempts: 70000\n"),
     ("negative", "limits:\n  decisions_kept: -1\n"),
     ("negative duration", "limits:\n  lease: -1\n"),
     ("too large", "limits:\n  decisions_kept: 4294967296\n"),

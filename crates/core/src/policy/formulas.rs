@@ -134,7 +134,7 @@ impl Policy for Performance {
     }
 }
 
-/// `affinity_based`: 1 where what the task needs is warm, ½ where its kind has run, less queued / 10.
+/// `affinity_based`: 1 where what the task needs is warm, ½ where its kind has run, less load / 10.
 #[derive(Clone, Copy, Debug)]
 pub struct Affinity;
 
@@ -278,8 +278,12 @@ impl Policy for Batch {
         "batch"
     }
     fn score(&self, _: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        let full = if worker.held() < self.size { 0 } else { worker.held() };
-        Some(terms.add("size", worker.size()) + terms.add("full", -(1e6 * f64::from(full))))
+        if worker.held() < self.size {
+            return Some(terms.add("size", worker.size()));
+        }
+        // Below all that are not full; the size decides only among equals.
+        let size = worker.size() / (worker.size() + 1.0);
+        Some(terms.add("full", -f64::from(worker.held())) + terms.add("size", size))
     }
     fn order(&self) -> Order {
         Order::Batch(self.size)

@@ -118,7 +118,8 @@ impl Scheduler {
             };
             let stealing = &self.config.stealing;
             let source = &self.workers[victim.worker.slot];
-            let haul = steal::haul(stealing.take, victim.depth, source.queued_work, stealing.min_local_queue, NEAR);
+            let haul =
+                steal::haul(stealing.take, victim.depth, source.queued_work.span(), stealing.min_local_queue, NEAR);
             let taken = self.pick_loot(victim.worker.slot, thief, haul, Some(rule), &mut { steal::QUEUE_LOOKS });
             let outcome = if taken.is_empty() { StealOutcome::Rejection } else { StealOutcome::Success };
             self.count_steal(thief, Some(victim.worker), outcome, taken.len() as u32, actions);

@@ -43,7 +43,7 @@ use crate::config::{Bind, Config};
 use crate::event::Event;
 use crate::explain::Decision;
 use crate::ids::{JobId, KindId, NONE, Names, TaskId, WorkerId};
-use crate::map::Map;
+use crate::map::{Map, Steady};
 use crate::metrics::{Counters, Sample};
 use crate::policy::{self, Order, Policy, PolicyError};
 use crate::rng::Rng;
@@ -60,7 +60,7 @@ pub(crate) use needs::SharedNeeds;
 pub(crate) use place::Wish;
 pub(crate) use ready::{LEVELS, Ready};
 pub(crate) use slab::{Interner, Slab};
-pub(crate) use state::{Array, ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
+pub(crate) use state::{Array, ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Work, Worker, queue_key};
 pub(crate) use tasks::{Flags, OrderKey, State, Tasks};
 pub(crate) use timers::{Timer, Timers};
 pub use view::JobFigures;
@@ -146,7 +146,7 @@ pub struct Scheduler {
     /// Entries that bounded searches and unfinished business have looked at, for tests of the bounds.
     pub(crate) looked_at: u64,
     /// Attempts that no longer count but may still occupy a worker, and whom.
-    pub(crate) ghosts: Map<(TaskId, u32), u32>,
+    pub(crate) ghosts: Steady<(TaskId, u32), u32>,
     /// Where the search for tasks without any possible worker goes on.
     orphans_from: Option<ready::Cursor>,
     /// Keyed arrays whose next elements may wait for their key now.
@@ -236,7 +236,7 @@ impl Scheduler {
             portion: chores::PORTION,
             remote: false,
             looked_at: 0,
-            ghosts: Map::default(),
+            ghosts: Steady::default(),
             orphans_from: None,
             hungry: Vec::new(),
             parked_arrays: BTreeSet::new(),

@@ -227,7 +227,7 @@ impl Scheduler {
             PeerDigest {
                 worker: self.worker_id(slot),
                 depth: worker.queue.len() as u32,
-                backlog: worker.queued_work,
+                backlog: worker.queued_work.span(),
                 load: f64::from(worker.used_slots()) / f64::from(worker.slots.max(1)),
             }
         };

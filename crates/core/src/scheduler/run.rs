@@ -349,7 +349,7 @@ impl Scheduler {
         self.workers[at].rare_mut().ghosts.push(ghost);
         self.tasks.at_mut(slot).worker = NONE;
         actions.push(Action::Revoke { worker: self.worker_id(at), task, attempt, cause });
-        self.ghosts.insert((task, attempt), at);
+        self.ghosts.insert_new((task, attempt), at);
         self.relist(at);
     }
 
@@ -407,7 +407,7 @@ impl Scheduler {
     /// Whether a task that must never run twice at once was taken from a holder that has not let go of it.
     pub(crate) fn may_still_run(&self, slot: u32) -> bool {
         let task = self.tasks.at(slot);
-        task.flags.has(Flags::EXCLUSIVE) && self.ghosts.contains_key(&(self.tasks.id(slot), task.attempt))
+        task.flags.has(Flags::EXCLUSIVE) && self.ghosts.get(&(self.tasks.id(slot), task.attempt)).is_some()
     }
 
     pub(crate) fn retry_terms(&self, slot: u32) -> RetryTerms {

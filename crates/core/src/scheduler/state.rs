@@ -1,6 +1,7 @@
 //! Workers, classes, signatures and jobs as the scheduler keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -182,6 +183,31 @@ pub(crate) fn queue_key(level: u8, order: OrderKey, slot: u32) -> QueueKey {
     (u8::MAX - level, order, slot)
 }
 
+/// Planned time of many tasks. A sum that no number of them exceeds, so that what was added can be taken away again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work(u128);
+
+impl Work {
+    #[inline]
+    pub(crate) fn span(self) -> Span {
+        Span(u64::try_from(self.0).unwrap_or(u64::MAX))
+    }
+}
+
+impl AddAssign<Span> for Work {
+    #[inline]
+    fn add_assign(&mut self, planned: Span) {
+        self.0 += u128::from(planned.0);
+    }
+}
+
+impl SubAssign<Span> for Work {
+    #[inline]
+    fn sub_assign(&mut self, planned: Span) {
+        self.0 = self.0.saturating_sub(u128::from(planned.0));
+    }
+}
+
 /// One worker. What every cycle touches comes first, so that with very many workers few lines of the cache are missed.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -196,8 +222,8 @@ pub(crate) struct Worker {
     pub(crate) rare: Option<Box<Rare>>,
     pub(crate) reserved: Vector,
     /// Planned time of queued and of running tasks.
-    pub(crate) queued_work: Span,
-    pub(crate) running_work: Span,
+    pub(crate) queued_work: Work,
+    pub(crate) running_work: Work,
     /// Where its search for work goes on, if it was cut off.
     pub(crate) resume: Option<Box<Cursor>>,
     pub(crate) queue: OwnQueue,
@@ -291,7 +317,14 @@ impl Worker {
 
     /// Work queued and running, per slot.
     pub(crate) fn backlog(&self) -> Span {
-        Span((self.queued_work + self.running_work).0 / u64::from(self.slots.max(1)))
+        let both = Work(self.queued_work.0 + self.running_work.0);
+        // Only what is beyond all bounds needs the long division.
+        let per_slot = both.span();
+        if per_slot.0 < u64::MAX {
+            Span(per_slot.0 / u64::from(self.slots.max(1)))
+        } else {
+            Work(both.0 / u128::from(self.slots.max(1))).span()
+        }
     }
 
     pub(crate) fn success_rate(&self) -> f64 {
@@ -308,18 +341,27 @@ impl Worker {
         if !self.has_free_slot() {
             return Err(Shortage::Slots);
         }
-        for &(resource, needs) in signature.demand.amounts() {
+        match self.shortages(class, signature).next() {
+            None => Ok(()),
+            Some(shortage) => Err(shortage),
+        }
+    }
+
+    /// The resources it has too little of right now.
+    #[inline]
+    pub(crate) fn shortages(&self, class: &Class, signature: &Signature) -> impl Iterator<Item = Shortage> {
+        signature.demand.amounts().iter().filter_map(|&(resource, needs)| {
             let free = class.capacity.get(resource) - self.reserved.get(resource);
             if free < needs {
-                return Err(Shortage::Resource { resource, needs, free });
+                return Some(Shortage::Resource { resource, needs, free });
             }
             if resource == ResourceId::GPUS
                 && let Err(free) = self.devices.check(class.capacity.get(resource), needs)
             {
-                return Err(Shortage::Resource { resource, needs, free });
+                return Some(Shortage::Resource { resource, needs, free });
             }
-        }
-        Ok(())
+            None
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::devices::DeviceSet;
-use crate::action::Lack;
+use crate::explain::Refusals;
 use crate::ids::{AffinityId, KindId, NONE, TaskId, WorkerId};
 use crate::map::Steady;
 use crate::task::{Cause, ParentFailure, RetryTerms, Status};
@@ -239,7 +239,7 @@ pub(crate) struct Extra {
     /// The accelerators it holds, while it holds a slot.
     pub(crate) devices: DeviceSet,
     /// Why no class could run it, once it has failed for that.
-    pub(crate) refused_by: Vec<(WorkerId, Lack)>,
+    pub(crate) refusals: Option<Box<Refusals>>,
 }
 
 /// Tasks per chunk.

@@ -121,7 +121,8 @@ impl Scheduler {
         if self.workers.len() > 0 && !self.has_host(signature) {
             let task = self.tasks.at_mut(slot);
             if u32::from(task.requeues) >= self.config.limits.max_requeue_attempts {
-                self.tasks.extra_mut(slot).refused_by = self.refusals(signature);
+                let refusals = self.refusals(signature);
+                self.tasks.extra_mut(slot).refusals = Some(Box::new(refusals));
                 self.settle(slot, Status::Failed, Cause::NoWorker, actions);
                 return;
             }
@@ -488,7 +489,7 @@ impl Scheduler {
         if self.workers.len() > 0 && !self.has_host(signature) {
             if requeues >= self.config.limits.max_requeue_attempts {
                 let id = self.job_id(job);
-                let refused = self.refusals(signature).into_iter();
+                let refused = self.refusals(signature).classes.into_iter();
                 actions.extend(refused.map(|(worker, lack)| Action::ElementsRefused { job: id, worker, lack }));
                 self.drop_elements(job, Status::Failed, Cause::NoWorker, actions);
                 self.job_may_be_done(job, actions);

@@ -115,7 +115,7 @@ impl Scheduler {
             return None;
         }
         let latest = self.tasks.at(task.slot).attempt;
-        (latest.saturating_sub(16)..=latest).rev().find(|&attempt| self.ghosts.contains_key(&(task, attempt)))
+        (latest.saturating_sub(16)..=latest).rev().find(|&attempt| self.ghosts.get(&(task, attempt)).is_some())
     }
 
     /// The accelerators of its worker that a held task was given, by position.

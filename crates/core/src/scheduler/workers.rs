@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::devices::MOST;
 use super::own::OwnQueue;
-use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker, queue_key};
+use super::{Class, Devices, Flags, Scheduler, State, Timer, Work, Worker, queue_key};
 use crate::action::{Action, Refusal};
 use crate::capabilities::CapabilityBits;
 use crate::event::{Remaining, WorkerChange};
@@ -48,8 +48,8 @@ impl Scheduler {
             running: SmallVec::new(),
             rare: None,
             queue: OwnQueue::default(),
-            queued_work: Span::ZERO,
-            running_work: Span::ZERO,
+            queued_work: Work::default(),
+            running_work: Work::default(),
             resume: None,
             keys: SmallVec::new(),
             listed: false,

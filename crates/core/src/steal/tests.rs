@@ -175,14 +175,19 @@ fn imbalance_counts_an_empty_queue_as_one() {
 }
 
 #[test]
-fn backoff_doubles_to_its_cap_within_the_jitter() {
+fn backoff_doubles_within_the_jitter_and_never_exceeds_its_cap() {
     let mut rng = Rng::new(5);
     let (base, cap) = (Span::from_millis(10), Span::from_secs(1));
-    for (failures, expected_ms) in [(0, 10.0), (1, 20.0), (6, 640.0), (7, 1000.0), (200, 1000.0)] {
+    let at_the_cap = 1000.0 / 1.5;
+    for (failures, expected_ms) in [(0, 10.0), (1, 20.0), (6, 640.0), (7, at_the_cap), (200, at_the_cap)] {
+        let mut longest = 0.0f64;
         for _ in 0..100 {
             let millis = backoff(&mut rng, base, cap, 0.5, failures).as_secs_f64() * 1e3;
-            assert!((0.5 * expected_ms..=1.5 * expected_ms).contains(&millis), "{failures}: {millis}");
+            assert!((0.5 * expected_ms..=1.5 * expected_ms + 1e-3).contains(&millis), "{failures}: {millis}");
+            assert!(millis <= 1000.0, "{failures}: {millis}");
+            longest = longest.max(millis);
         }
+        assert!(longest > 1.3 * expected_ms, "{failures}: {longest}");
     }
 }
 

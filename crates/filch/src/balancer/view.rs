@@ -41,7 +41,7 @@ impl<T, R> State<T, R> {
             reasons: Vec::new(),
             hopeless: None,
             failed_parents: Vec::new(),
-            refused_by: Vec::new(),
+            refusals: filch_core::Refusals::default(),
             decision: None,
             failures: Vec::new(),
         })
