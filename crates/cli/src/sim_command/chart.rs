@@ -46,6 +46,9 @@ pub(crate) fn summary(outcome: &Outcome, world: &World) -> String {
         format!("{} and {} messages in {:.3} s of real time", outcome.events, outcome.messages, outcome.wall_s),
     );
     row("digest", outcome.digest.clone());
+    for note in &outcome.notes {
+        row("note", note.clone());
+    }
     let mut text = format!("{table}\n");
     let busy: Vec<_> = world.busy().collect();
     if outcome.makespan_s > 0.0 {

@@ -13,6 +13,7 @@ use filch_core::wire::Message;
 use filch_core::worker::{self, WorkerMachine};
 use filch_core::{Config, Rng, Span, Status, TaskId, Time, WorkerId, WorkerSpec};
 
+use crate::cache::Cache;
 use crate::calendar::Calendar;
 use crate::cluster::Class;
 use crate::fault::Fault;
@@ -248,6 +249,8 @@ pub struct World {
     last_end: Time,
     outputs: Vec<worker::Output>,
     told: Vec<coordinator::Output>,
+    /// What each worker has warm; empty where nothing makes tasks cheaper.
+    caches: Vec<Cache>,
 }
 
 impl World {
@@ -264,8 +267,7 @@ impl World {
         let mut nodes = Vec::new();
         let mut rng = Rng::new(setting.seed ^ 0x51_7c_c1_b7_27_22_0a_95);
         for (at, class) in setting.cluster.iter().enumerate() {
-            let column = workload.classes.iter().position(|name| *name == class.name);
-            let extra = column.and_then(|column| workload.class_capabilities.get(column)).cloned().unwrap_or_default();
+            let extra = workload.capabilities_of(class);
             for _ in 0..class.count {
                 let spec = class.spec(nodes.len() as u64, &extra, &mut names);
                 nodes.push(Node {
@@ -317,6 +319,7 @@ impl World {
             last_end: Time::ZERO,
             outputs: Vec::new(),
             told: Vec::new(),
+            caches: if workload.warmth.list.is_empty() { Vec::new() } else { vec![Cache::default(); nodes.len()] },
             nodes,
             workload,
             setting: Setting { config, ..setting },
