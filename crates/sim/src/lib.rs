@@ -15,6 +15,7 @@ pub mod log;
 pub mod marks;
 pub mod network;
 pub mod outcome;
+pub mod picture;
 pub mod scenario;
 pub mod trace;
 pub mod watch;

@@ -1,6 +1,6 @@
 //! What happened in a world, for people: the text trace, pictures and reports are made from it.
 
-use filch_core::{Cause, Status, Time};
+use filch_core::{Cause, Span, Status, Time};
 
 /// Something that happened. Tasks and workers are named by their position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,29 +28,93 @@ pub enum Mark {
     Back { node: u32 },
 }
 
+/// How much waits in the workers' queues at some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub at: Time,
+    /// Tasks in all of them.
+    pub queued: u64,
+    /// Tasks in the longest.
+    pub longest: u32,
+}
+
 /// All of it, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Marks(Vec<(Time, Mark)>);
+pub struct Marks {
+    list: Vec<(Time, Mark)>,
+    samples: Vec<Sample>,
+    /// From one sample to the next.
+    every: Span,
+    next_sample: Time,
+}
+
+/// Samples kept at most; with more, every second is dropped and from then on only half as many are taken.
+const SAMPLES: usize = 1024;
 
 impl Marks {
     pub(crate) fn push(&mut self, at: Time, mark: Mark) {
-        self.0.push((at, mark));
+        self.list.push((at, mark));
     }
 
     /// What happened, and when.
     pub fn iter(&self) -> impl Iterator<Item = (Time, Mark)> + '_ {
-        self.0.iter().copied()
+        self.list.iter().copied()
     }
 
     /// How much happened.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     /// Whether nothing happened.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
+    }
+
+    /// What waited at the workers, now and then.
+    #[must_use]
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// Whether it is time to look again.
+    pub(crate) fn wants_sample(&self, now: Time) -> bool {
+        now >= self.next_sample
+    }
+
+    pub(crate) fn sample(&mut self, sample: Sample) {
+        self.samples.push(sample);
+        self.every = self.every.max(Span::from_micros(100));
+        if self.samples.len() >= SAMPLES {
+            let mut number = 0;
+            self.samples.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            self.every = self.every + self.every;
+        }
+        self.next_sample = sample.at + self.every;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_long_it_goes_on_there_are_neither_few_nor_many_samples() {
+        let mut marks = Marks::default();
+        for millis in 0..1_000_000 {
+            let at = Time::ZERO + Span::from_millis(millis);
+            if marks.wants_sample(at) {
+                marks.sample(Sample { at, queued: 0, longest: 0 });
+            }
+        }
+        let count = marks.samples().len();
+        assert!((SAMPLES / 4..SAMPLES).contains(&count), "{count}");
+        assert!(marks.samples().windows(2).all(|pair| pair[0].at < pair[1].at));
     }
 }

@@ -273,6 +273,10 @@ impl World {
         fate.ended = self.now;
         self.settled += 1;
         self.last_end = self.now;
+        if cause == Cause::NoWorker {
+            self.hopeless += 1;
+            self.first_hopeless.get_or_insert(index);
+        }
         self.note(7, u64::from(index) << 8 | status as u64);
         self.mark(|| Mark::Settled { task: index, status, cause });
         if status != Status::Completed {
