@@ -49,7 +49,7 @@ pub struct Marks {
     next_sample: Time,
 }
 
-/// Samples kept at most; with more, every second is dropped and from then on only half as many are taken.
+/// Samples kept at most; with more, about every second is dropped and from then on only half as many are taken.
 const SAMPLES: usize = 1024;
 
 impl Marks {
@@ -89,12 +89,15 @@ impl Marks {
         self.samples.push(sample);
         self.every = self.every.max(Span::from_micros(100));
         if self.samples.len() >= SAMPLES {
-            let mut number = 0;
-            self.samples.retain(|_| {
-                number += 1;
-                number % 2 == 1
+            // What happens may be further apart than samples were meant to be.
+            let first = self.samples.first().map_or(sample.at, |first| first.at);
+            self.every = (self.every + self.every).max(Span(sample.at.since(first).0 / (SAMPLES as u64 / 2)));
+            let (every, mut next) = (self.every, Time::ZERO);
+            self.samples.retain(|sample| {
+                let kept = sample.at >= next;
+                next = if kept { sample.at + every } else { next };
+                kept
             });
-            self.every = self.every + self.every;
         }
         self.next_sample = sample.at + self.every;
     }
@@ -105,16 +108,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_long_it_goes_on_there_are_neither_few_nor_many_samples() {
+    fn however_long_it_goes_on_there_are_neither_few_nor_many_samples_at_even_distances() {
         let mut marks = Marks::default();
-        for millis in 0..1_000_000 {
-            let at = Time::ZERO + Span::from_millis(millis);
+        for step in 0..1_000_000 {
+            let at = Time::ZERO + Span::from_millis(7 * step);
             if marks.wants_sample(at) {
                 marks.sample(Sample { at, queued: 0, longest: 0 });
             }
         }
         let count = marks.samples().len();
         assert!((SAMPLES / 4..SAMPLES).contains(&count), "{count}");
-        assert!(marks.samples().windows(2).all(|pair| pair[0].at < pair[1].at));
+        let gaps: Vec<f64> =
+            marks.samples().windows(2).map(|pair| pair[1].at.since(pair[0].at).as_secs_f64()).collect();
+        let (least, most) = (gaps.iter().copied().fold(f64::MAX, f64::min), gaps.iter().copied().fold(0.0, f64::max));
+        assert!(least > 0.0 && most < 4.0 * least, "{least} {most}");
     }
 }

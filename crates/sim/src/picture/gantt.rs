@@ -15,11 +15,11 @@ const TOP: f64 = 96.0;
 /// Rows drawn one by one at most.
 const MOST_ROWS: usize = 240;
 /// Bars drawn one by one at most; shorter ones are drawn together.
-const MOST_BARS: f64 = 20_000.0;
+const MOST_BARS: f64 = 40_000.0;
 /// Bars that tell what they are when pointed at, at most.
 const MOST_TOLD: usize = 4000;
 /// Arrows of steals at most.
-const MOST_ARROWS: usize = 240;
+const MOST_ARROWS: usize = 160;
 /// Parts of the time in a row that stands for several slots, and shades of how busy they are.
 const PARTS: usize = 320;
 const SHADES: usize = 8;
@@ -218,7 +218,8 @@ fn bars(out: &mut String, story: &Story<'_>, rows: &Rows, scale: Scale, notes: &
     // By row and time, so that what is too short to be seen is drawn together with its neighbours.
     let mut order: Vec<&Bar> = story.bars.iter().collect();
     order.sort_by_key(|bar| (rows.first[bar.node as usize] + bar.lane as usize, bar.from, bar.to));
-    let least = (scale.width * rows.count as f64 / MOST_BARS).max(0.7);
+    let many = order.len() as f64 > MOST_BARS;
+    let least = if many { (scale.width * rows.count as f64 / MOST_BARS).max(0.7) } else { 0.7 };
     let gap = if rows.height >= 8.0 { 2.0 } else { 0.8 };
     let told = order.len() <= MOST_TOLD;
     let mut together = 0u64;
@@ -328,7 +329,7 @@ fn arrows(out: &mut String, story: &Story<'_>, rows: &Rows, scale: Scale) -> usi
         let middle = |node: u32| rows.y(node, 0) + rows.height / 2.0;
         let (start, end) = (middle(from), middle(to));
         // A bow, so that arrows at the same moment do not cover each other.
-        let bend = n(x - ((end - start).abs() * 0.12).clamp(3.0, 26.0));
+        let bend = n((x - ((end - start).abs() * 0.12).clamp(3.0, 26.0)).max(LEFT));
         let (x, start, end) = (n(x), n(start), n(end));
         let _ = write!(out, "<path class=\"arrow\" d=\"M{x} {start}Q{bend} {start} {x} {end}\"/>");
         let _ = write!(out, "<circle class=\"head\" cx=\"{x}\" cy=\"{end}\" r=\"1.6\"/>");
@@ -412,7 +413,7 @@ const STYLE: &str = "<style>\
 .gantt .own{fill:var(--own)}.gantt .stolen{fill:var(--stolen)}.gantt .failed{fill:var(--failed)}\
 .gantt .lost{fill:var(--failed);fill-opacity:.35;stroke:var(--failed);stroke-dasharray:3 2}\
 .gantt .dead{fill:var(--dead)}.gantt .paused{fill:var(--dead);fill-opacity:.5}.gantt .shade{fill:var(--own)}\
-.gantt .arrow{stroke:var(--ink);stroke-width:.9;stroke-opacity:.5;fill:none}.gantt .head{fill:var(--ink);fill-opacity:.7}\
+.gantt .arrow{stroke:var(--ink);stroke-width:.8;stroke-opacity:.38;fill:none}.gantt .head{fill:var(--ink);fill-opacity:.7}\
 .gantt .bound{stroke:var(--ink);stroke-dasharray:5 4;fill:none;stroke-opacity:.7}\
 .gantt .ran{fill:var(--run);fill-opacity:.75}.gantt .waited{fill:var(--wait);fill-opacity:.75}\
 </style>";

@@ -76,7 +76,7 @@ fn cards(out: &mut String, outcome: &Outcome) {
         (span(outcome.makespan_s), "makespan".to_owned(), false),
         (
             format!("{:.1}%", 100.0 * outcome.efficiency),
-            format!("of the lower bound, {}", span(outcome.lower_bound_s)),
+            format!("efficient; no schedule is shorter than {}", span(outcome.lower_bound_s)),
             false,
         ),
         (tidy(outcome.speedup, 2), "times as fast as one slot".to_owned(), false),
@@ -247,7 +247,7 @@ fn steals(out: &mut String, story: &Story<'_>, outcome: &Outcome) {
     draw_matrix(out, &matrix, together, nodes);
     let mut top: Vec<((u32, u32), u64)> = pairs.into_iter().collect();
     top.sort_by_key(|entry| (std::cmp::Reverse(entry.1), entry.0));
-    out.push_str("<div class=\"wrap\"><table><thead><tr>");
+    out.push_str("<div class=\"wrap\"><table class=\"pairs\"><thead><tr>");
     for head in ["tasks", "from", "to"] {
         let _ = write!(out, "<th style=\"padding:8px 12px\">{head}</th>");
     }

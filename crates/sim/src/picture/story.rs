@@ -90,6 +90,8 @@ struct Open {
     away: Map<u32, (Time, bool)>,
     /// Who a task was stolen from and by whom, until it begins.
     moved: Map<u32, (u32, u32, Time)>,
+    /// The latest run of each task.
+    latest: Map<u32, usize>,
 }
 
 impl<'w> Story<'w> {
@@ -147,7 +149,14 @@ impl<'w> Story<'w> {
             }
             Mark::Moved { task, from, to } => {
                 self.moves.push((at, task, from, to));
-                open.moved.insert(task, (from, to, at));
+                // A thief begins at once what it was given; that it was stolen becomes known later.
+                let latest = open.latest.get(&task).map(|bar| &mut self.bars[*bar]);
+                match latest.filter(|bar| bar.node == to && bar.stolen.is_none()) {
+                    Some(bar) => bar.stolen = Some((from, bar.from)),
+                    None => {
+                        open.moved.insert(task, (from, to, at));
+                    }
+                }
                 self.deeds[from as usize].gave += 1;
                 self.deeds[to as usize].stole += 1;
             }
@@ -184,6 +193,7 @@ impl<'w> Story<'w> {
         deeds.runs += 1;
         deeds.lanes = deeds.lanes.max(lanes.len() as u32);
         open.runs.insert((task, node), self.bars.len());
+        open.latest.insert(task, self.bars.len());
         self.bars.push(Bar {
             node,
             lane: lane as u32,
