@@ -212,7 +212,7 @@ fn wrong_traces_and_files_that_cannot_be_written_are_refused_first() {
     let both = folder.put("both.yaml", "workload: { tasks: 3 }\ntrace: { file: few.jsonl }\n");
     let nowhere = folder.path("no/such/folder.svg");
     let cases: [(&[&str], i32, &str); 10] = [
-        (&["sim", "run", &cycle], 1, "cycle.jsonl:2:51: error: these tasks wait for each other: a → b → a"),
+        (&["sim", "run", &cycle], 1, "cycle.jsonl:2:45: error: these tasks wait for each other: a → b → a"),
         (&["sim", "run", &trace, "--cluster", "wid"], 2, "did you mean `wide`?"),
         (&["sim", "run", "basic", "--cluster", "wide"], 2, "--cluster chooses"),
         (&["sim", "run", &lacking], 1, "no worker of the cluster can ever run `a`"),

@@ -10,7 +10,7 @@ use crate::world::World;
 
 const WIDTH: f64 = 1280.0;
 const LEFT: f64 = 92.0;
-const RIGHT: f64 = 24.0;
+const RIGHT: f64 = 36.0;
 const TOP: f64 = 96.0;
 /// Rows drawn one by one at most.
 const MOST_ROWS: usize = 240;

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::world::World;
 
 /// Slices written at most: beyond it only every so many workers are shown.
-const MOST_SLICES: usize = 300_000;
+const MOST_SLICES: usize = 100_000;
 /// The process of what concerns the whole cluster.
 const CLUSTER: u32 = 1;
 

@@ -67,7 +67,8 @@ pub(super) fn unit(span_s: f64) -> (f64, &'static str) {
 
 /// A span as a person would say it.
 pub(super) fn span(seconds: f64) -> String {
-    let (size, name) = unit(seconds);
+    // Half as far as an axis goes with a unit, so that a second is a second.
+    let (size, name) = if seconds < 2.0 { unit(seconds * 2.0) } else { unit(seconds) };
     let value = seconds / size;
     let digits = if value >= 100.0 {
         0
@@ -136,8 +137,8 @@ mod tests {
         assert_eq!(ticks(10.0, 5.0), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(ticks(0.0, 5.0), [0.0]);
         assert!(ticks(f64::INFINITY, 5.0).len() == 1 && ticks(1e-9, 7.0).len() < 12);
-        let said = [0.000_5, 0.25, 31.25, 5400.0, 200_000.0, 1e7].map(span);
-        assert_eq!(said, ["500 µs", "250 ms", "31.2 s", "90 min", "55.6 h", "116 d"]);
+        let said = [0.000_5, 0.001, 0.25, 31.25, 5400.0, 200_000.0, 1e7].map(span);
+        assert_eq!(said, ["500 µs", "1 ms", "250 ms", "31.2 s", "90 min", "55.6 h", "116 d"]);
         assert_eq!(thousands(1_234_567), "1\u{202f}234\u{202f}567");
     }
 }
