@@ -155,6 +155,11 @@ fn recorded_workloads_are_played_on_the_cluster_they_suggest_or_another() {
     assert_eq!((&run["workers"], &run["tasks"]["completed"]), (&3.into(), &8.into()));
     let rows = json(&["sim", "sweep", &scenario, "--vary", "repeat=1,2", "--seeds", "1", "--json"]);
     assert_eq!(rows.as_array().map(Vec::len), Some(2));
+    // Names cannot command the terminal.
+    let hostile =
+        folder.put("hostile.jsonl", &TRACE.replace("\"few\"", "\"\\u001b[2J\"").replace("\"a\"", "\"\\u001b[2J\""));
+    let output = filch(&["sim", "run", &hostile, "--log"]);
+    assert!(output.status.success() && !output.stdout.contains(&0x1b), "{}", String::from_utf8_lossy(&output.stdout));
     // Written, packed and read again it is the same.
     let packed = folder.path("again.jsonl.gz");
     let first = json(&["sim", "run", &trace, "--json", "--export", &packed]);
