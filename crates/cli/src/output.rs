@@ -6,6 +6,7 @@ use anstyle::{AnsiColor, Style};
 use filch_core::config::{ConfigErrors, Palette, printable};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const PLACE: Style = Style::new().bold();
 const MARGIN: Style = AnsiColor::Cyan.on_default();
 
@@ -30,6 +31,18 @@ pub(crate) fn error(message: &str, help: Option<&str>) {
     let (message, help) = (printable(message), help.map(printable));
     let help = help.map(|help| format!("{MARGIN}      help:{MARGIN:#} {help}\n")).unwrap_or_default();
     complain(&format!("{ERROR}error:{ERROR:#} {message}\n{help}"));
+}
+
+/// The same of a message of several lines.
+pub(crate) fn error_lines(message: &str, help: Option<&str>) {
+    let lines: Vec<String> = message.lines().map(printable).collect();
+    let help = help.map(|help| format!("{MARGIN}      help:{MARGIN:#} {}\n", printable(help))).unwrap_or_default();
+    complain(&format!("{ERROR}error:{ERROR:#} {}\n{help}", lines.join("\n")));
+}
+
+/// Writes `warning: …` to standard error.
+pub(crate) fn warning(message: &str) {
+    complain(&format!("{WARNING}warning:{WARNING:#} {}\n", printable(message)));
 }
 
 /// Writes the problems of a configuration to standard error.

@@ -1,6 +1,7 @@
 //! `filch sim`: whole clusters in virtual time. Arguments and output only; the worlds are those of `filch-sim`.
 
 mod chart;
+mod files;
 mod source;
 
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ use filch_sim::{Outcome, World};
 use serde_json::json;
 
 use crate::output;
+use files::FileArgs;
 use source::{Source, SourceArgs};
 
 /// Simulate clusters with the very code that runs them.
@@ -25,6 +27,7 @@ Examples:
   filch sim run hot-spot                                run one of them
   filch sim run scaling --workers 1000 --json           the figures, for programs
   filch sim run my-scenario.yaml --seed 7 --log         a scenario of your own, event by event
+  filch sim run jobs.jsonl.gz --report jobs.html        a recorded workload, with a page about it
   filch sim compare quality --victims random,power_of_two --seeds 10
   filch sim sweep hot-spot --vary network.latency=1ms..100ms
   filch sim fuzz --seeds 1000                           random clusters, work and faults; every invariant checked")]
@@ -42,8 +45,15 @@ enum Command {
     List(ListArgs),
 }
 
-/// Play one scenario, and say how it went.
+/// Play one scenario or a recorded workload, and say how it went.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  filch sim run hot-spot --gantt hot-spot.svg             who ran what, as a picture
+  filch sim run worker-churn --report churn.html          a page with everything
+  filch sim run spawning --trace spawning.json            for ui.perfetto.dev or chrome://tracing
+  filch sim run jobs.jsonl.gz --workers 32 --json         a recorded workload on another cluster
+  filch sim run log.swf.gz --export log.jsonl.gz          the same workload as filch trace v1")]
 struct RunArgs {
     #[command(flatten)]
     source: SourceArgs,
@@ -56,6 +66,8 @@ struct RunArgs {
     /// Print what happens, line by line.
     #[arg(long, conflicts_with = "json")]
     log: bool,
+    #[command(flatten)]
+    files: FileArgs,
 }
 
 /// Play the same scenarios under several policies or victim strategies, over several seeds.
@@ -148,13 +160,29 @@ fn play(args: &RunArgs) -> anyhow::Result<ExitCode> {
         Ok(source) => source,
         Err(status) => return Ok(status),
     };
-    let (world, outcome) = play_world(&source, args.seed, args.log)?;
+    if args.files.use_stdout() && (args.json || args.log) {
+        output::error("only one thing can be written to standard output", Some("give the others a file"));
+        return Ok(ExitCode::from(2));
+    }
+    // Before the work: whoever waited for it does not want to hear then that a folder is missing.
+    let files = match args.files.open()? {
+        Ok(files) => files,
+        Err(status) => return Ok(status),
+    };
+    let (world, outcome) = play_world(&source, args.seed, args.log || files.show_what_happened())?;
     if args.log {
         output::print(&filch_sim::log::text(&world))?;
     }
+    files.write(&world, &outcome)?;
+    // What has no end has no result.
+    if let Some(stuck) = world.stuck().or_else(|| world.hopeless()) {
+        let help = "more workers, other faults or less demanding tasks would let it go on; --log shows what happened";
+        output::error_lines(&stuck, Some(help));
+        return Ok(ExitCode::FAILURE);
+    }
     if args.json {
         output::print(&format!("{:#}\n", json!(outcome)))?;
-    } else {
+    } else if !args.files.use_stdout() {
         output::print(&chart::summary(&outcome, &world))?;
     }
     let all_well = outcome.tasks.lost == 0;
@@ -169,8 +197,15 @@ struct Row {
 
 impl Row {
     fn play(name: String, source: &Source, seeds: u64) -> anyhow::Result<Row> {
-        let played = (1..=seeds).map(|seed| play_world(source, seed, false).map(|(_, outcome)| outcome));
-        Ok(Row { name, outcomes: played.collect::<anyhow::Result<_>>()? })
+        let played = (1..=seeds).map(|seed| {
+            let (world, outcome) = play_world(source, seed, false)?;
+            match world.stuck().or_else(|| world.hopeless()) {
+                Some(stuck) => anyhow::bail!("{name}, seed {seed}: {}", stuck.replace('\n', " ")),
+                None => Ok(outcome),
+            }
+        });
+        let outcomes = played.collect::<anyhow::Result<_>>()?;
+        Ok(Row { name, outcomes })
     }
 
     fn median(&self, of: impl Fn(&Outcome) -> f64) -> f64 {

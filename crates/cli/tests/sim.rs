@@ -106,3 +106,131 @@ fn wrong_input_is_refused_with_what_to_do() {
     }
     std::fs::remove_dir_all(&folder).expect("the folder goes");
 }
+
+const TRACE: &str = "{\"filch_trace\":1,\"name\":\"few\",\"cluster\":[{\"class\":\"cpu\",\"count\":2}],\
+    \"other_clusters\":{\"wide\":[{\"class\":\"cpu\",\"count\":8}]}}\n\
+    {\"id\":\"a\",\"kind\":\"k\",\"at\":0,\"run\":2}\n{\"id\":\"b\",\"kind\":\"k\",\"at\":0,\"run\":2,\"deps\":[\"a\"]}\n";
+
+/// A folder that goes when the test has ended.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("filch-sim-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+
+    fn put(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).expect("a file");
+        self.path(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).expect("a file")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn recorded_workloads_are_played_on_the_cluster_they_suggest_or_another() {
+    let folder = Folder::new("recorded");
+    let trace = folder.put("few.jsonl", TRACE);
+    let own = json(&["sim", "run", &trace, "--json"]);
+    assert_eq!((&own["workers"], &own["tasks"]["completed"], &own["name"]), (&2.into(), &2.into(), &"few".into()));
+    assert!(own["makespan_s"].as_f64().is_some_and(|makespan| (4.0..4.1).contains(&makespan)), "{own}");
+    assert_eq!(json(&["sim", "run", &trace, "--json", "--cluster", "wide"])["workers"], 8);
+    assert_eq!(json(&["sim", "run", &trace, "--json", "--workers", "5"])["workers"], 5);
+    let scenario = folder.put("s.yaml", "cluster: [{ name: cpu, count: 3 }]\ntrace: { file: few.jsonl, repeat: 4 }\n");
+    let run = json(&["sim", "run", &scenario, "--json"]);
+    assert_eq!((&run["workers"], &run["tasks"]["completed"]), (&3.into(), &8.into()));
+    let rows = json(&["sim", "sweep", &scenario, "--vary", "repeat=1,2", "--seeds", "1", "--json"]);
+    assert_eq!(rows.as_array().map(Vec::len), Some(2));
+    // Names cannot command the terminal.
+    let hostile =
+        folder.put("hostile.jsonl", &TRACE.replace("\"few\"", "\"\\u001b[2J\"").replace("\"a\"", "\"\\u001b[2J\""));
+    let output = filch(&["sim", "run", &hostile, "--log"]);
+    assert!(output.status.success() && !output.stdout.contains(&0x1b), "{}", String::from_utf8_lossy(&output.stdout));
+    // Written, packed and read again it is the same.
+    let packed = folder.path("again.jsonl.gz");
+    let first = json(&["sim", "run", &trace, "--json", "--export", &packed]);
+    assert_eq!(first["digest"], json(&["sim", "run", &packed, "--json"])["digest"]);
+}
+
+#[test]
+fn pictures_are_written_and_change_nothing() {
+    let folder = Folder::new("pictures");
+    let paths = ["t.json", "g.svg", "r.html"].map(|name| folder.path(name));
+    std::fs::write(&paths[1], "x".repeat(1_000_000)).expect("an older, longer file");
+    let args = [
+        "sim",
+        "run",
+        "hot-spot",
+        "--workers",
+        "5",
+        "--json",
+        "--trace",
+        &paths[0],
+        "--gantt",
+        &paths[1],
+        "--report",
+        &paths[2],
+    ];
+    assert_eq!(json(&args)["digest"], json(&["sim", "run", "hot-spot", "--workers", "5", "--json"])["digest"]);
+    let trace: Value = serde_json::from_str(&folder.read("t.json")).expect("JSON");
+    assert!(trace["traceEvents"].as_array().is_some_and(|events| events.len() > 500));
+    assert!(folder.read("g.svg").starts_with("<svg ") && folder.read("g.svg").ends_with("</svg>\n"));
+    assert!(folder.read("r.html").starts_with("<!doctype html>"));
+    let output = filch(&["sim", "run", "basic", "--gantt", "-"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"<svg ") && output.stdout.ends_with(b"</svg>\n"));
+}
+
+#[test]
+fn a_run_without_an_end_fails_with_what_waits() {
+    let folder = Folder::new("stuck");
+    let file = folder.put("dead.yaml", "cluster: [{ count: 2 }]\nevents: [{ at: 9s, what: crash, count: 2 }]\n");
+    let output = filch(&["sim", "run", &file, "--json"]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{}", said(&output));
+    assert!(said(&output).contains("have no outcome; 0 of 2 workers are alive"), "{}", said(&output));
+    let output = filch(&["sim", "compare", &file, "--seeds", "1"]);
+    assert!(output.status.code() == Some(1) && said(&output).contains("have no outcome"), "{}", said(&output));
+}
+
+#[test]
+fn wrong_traces_and_files_that_cannot_be_written_are_refused_first() {
+    let folder = Folder::new("refused");
+    let trace = folder.put("few.jsonl", TRACE);
+    let cycle = folder.put("cycle.jsonl", &TRACE.replace("\"run\":2}", "\"run\":2,\"deps\":[\"b\"]}"));
+    let lacking = folder.put("lacking.yaml", "cluster: [{ cores: 1 }]\ntrace: { file: wide.jsonl }\n");
+    let wide =
+        TRACE.replace("\"run\":2}", "\"run\":2,\"needs\":{\"cpus\":4}}").replace("count\":", "cores\":4,\"count\":");
+    folder.put("wide.jsonl", &wide);
+    let both = folder.put("both.yaml", "workload: { tasks: 3 }\ntrace: { file: few.jsonl }\n");
+    let nowhere = folder.path("no/such/folder.svg");
+    let cases: [(&[&str], i32, &str); 10] = [
+        (&["sim", "run", &cycle], 1, "cycle.jsonl:2:45: error: these tasks wait for each other: a → b → a"),
+        (&["sim", "run", &trace, "--cluster", "wid"], 2, "did you mean `wide`?"),
+        (&["sim", "run", "basic", "--cluster", "wide"], 2, "--cluster chooses"),
+        (&["sim", "run", &lacking], 1, "no worker of the cluster can ever run `a`"),
+        (&["sim", "run", &both], 1, "both.yaml:1:"),
+        (&["sim", "run", "gone.jsonl.gz"], 1, "cannot read `gone.jsonl.gz`"),
+        (&["sim", "sweep", &trace, "--vary", "sigma=1,2"], 2, "the work comes from a trace"),
+        (&["sim", "run", "scaling", "--workers", "100000", "--gantt", &nowhere], 1, "cannot write"),
+        (&["sim", "run", "basic", "--gantt", "-", "--json"], 2, "only one thing"),
+        (&["sim", "run", "basic", "--gantt", "x", "--report", "x"], 2, "two things cannot be written to `x`"),
+    ];
+    for (args, status, part) in cases {
+        let output = filch(args);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {}", said(&output));
+        assert!(said(&output).contains(part) && output.stdout.is_empty(), "{args:?}: {}", said(&output));
+    }
+}

@@ -7,7 +7,8 @@ use crate::cluster::Class;
 use crate::workload::{NONE, Run, Workload};
 
 /// Seconds from the first arrival that no schedule of the workload on the cluster can go below.
-pub(crate) fn lower_bound(workload: &Workload, cluster: &[Class]) -> f64 {
+#[must_use]
+pub fn lower_bound(workload: &Workload, cluster: &[Class]) -> f64 {
     let first = workload.tasks.iter().filter(|task| task.spawned_by == NONE).map(|task| task.at).min();
     let first_s = first.map_or(0.0, |at| at.as_secs_f64());
     (longest_chain(workload, cluster) - first_s).max(by_work(workload, cluster) - first_s).max(0.0)
@@ -50,8 +51,8 @@ fn by_work(workload: &Workload, cluster: &[Class]) -> f64 {
         let task = &workload.tasks[index as usize];
         // At speed 1, so that a slow worker counts as less than a fast one.
         let seconds = match task.run {
-            Run::Same(span) => span.as_secs_f64(),
-            Run::ByClass(_) => workload.shortest(index, cluster).as_secs_f64() * fastest,
+            Run::Same(span) if workload.warmth.list.is_empty() => span.as_secs_f64(),
+            Run::Same(_) | Run::ByClass(..) => workload.shortest(index, cluster).as_secs_f64() * fastest,
         };
         let demand = &workload.shape_of(index).demand;
         let of = |resource: ResourceId| {
@@ -104,11 +105,12 @@ fn unrelated(workload: &Workload, cluster: &[Class]) -> f64 {
 }
 
 impl Workload {
-    /// The shortest time a task takes on any worker of the cluster.
+    /// The shortest time a task takes on any worker of the cluster, with everything warm that it can use.
     #[must_use]
     pub fn shortest(&self, task: u32, cluster: &[Class]) -> Span {
+        let warm = Span(self.warmth.saved.0.saturating_mul(self.warmth.of(task).len() as u64));
         let times = cluster.iter().filter_map(|class| {
-            let span = self.duration(task, &class.name)?;
+            let span = self.duration(task, &class.name)? - warm;
             Some(if class.speed == 1.0 { span } else { span.mul_f64(1.0 / class.speed) })
         });
         times.min().unwrap_or(Span::ZERO)
@@ -137,7 +139,7 @@ mod tests {
         assert_eq!(lower_bound(&workload(&[3, 3, 4]), &[Class::plain(2)]), 5.0);
         let mut chain = workload(&[1, 2, 3]);
         for child in [1, 2] {
-            chain.parents.push(Parent { task: child - 1 });
+            chain.parents.push(Parent { task: child - 1, bytes: 0 });
             chain.tasks[child as usize].parents = (child - 1, 1);
         }
         assert_eq!(lower_bound(&chain, &[Class::plain(9)]), 6.0);
@@ -152,10 +154,9 @@ mod tests {
     fn on_unrelated_classes_each_task_counts_where_it_is_best() {
         let mut workload = workload(&[0, 0]);
         workload.classes = vec!["a".to_owned(), "b".to_owned()];
-        let row = |a: u64, b: u64| vec![Some(Span::from_secs(a)), Some(Span::from_secs(b))];
-        workload.by_class = vec![row(2, 9), row(9, 4)];
+        workload.by_class = [(0, 2), (1, 9), (0, 9), (1, 4)].map(|(class, s)| (class, Span::from_secs(s))).to_vec();
         for (at, task) in workload.tasks.iter_mut().enumerate() {
-            *task = Task { run: Run::ByClass(at as u32), ..*task };
+            *task = Task { run: Run::ByClass(2 * at as u32, 2), ..*task };
         }
         let class = |name: &str| Class { name: name.to_owned(), ..Class::plain(1) };
         // Each on its own class: 2 and 4 seconds; split further, the second would end a little sooner, but no task is.

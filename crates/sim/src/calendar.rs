@@ -46,6 +46,11 @@ impl<T> Calendar<T> {
         self.len == 0
     }
 
+    /// All that is to happen, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Time, &T)> + '_ {
+        self.places.iter().flatten().map(|(at, what)| (Time(*at), what))
+    }
+
     /// Puts in what is to happen at `at`, or at once if that has passed.
     pub fn push(&mut self, at: Time, what: T) {
         self.len += 1;

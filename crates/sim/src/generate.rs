@@ -192,7 +192,7 @@ impl Generator {
             if self.linked > 0.0 && index > 0 && rng.unit() < self.linked {
                 parents = (workload.parents.len() as u32, 1);
                 let task = rng.below(index as usize) as u32;
-                workload.parents.push(crate::workload::Parent { task });
+                workload.parents.push(crate::workload::Parent { task, bytes: 0 });
             }
             workload.tasks.push(Task { at, run: Run::Same(run), estimate, shape, parents, spawned_by: NONE });
         }

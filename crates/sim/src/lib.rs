@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bound;
+mod cache;
 pub mod calendar;
 pub mod cluster;
 pub mod fault;
@@ -14,11 +15,14 @@ pub mod log;
 pub mod marks;
 pub mod network;
 pub mod outcome;
+pub mod picture;
 pub mod scenario;
+pub mod trace;
 pub mod watch;
 pub mod workload;
 mod world;
 
+pub use bound::lower_bound;
 pub use outcome::Outcome;
 pub use scenario::Scenario;
 pub use world::{Counts, Fate, Setting, World};

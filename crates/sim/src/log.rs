@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use filch_core::config::printable;
+
 use crate::marks::Mark;
 use crate::world::World;
 
@@ -9,7 +11,8 @@ use crate::world::World;
 #[must_use]
 pub fn text(world: &World) -> String {
     let mut text = String::new();
-    let label = |task: u32| world.workload().label(task);
+    // Names come from files, and must not command the terminal.
+    let label = |task: u32| printable(&world.workload().label(task));
     for (at, mark) in world.marks().into_iter().flat_map(crate::marks::Marks::iter) {
         let line = match mark {
             Mark::Submitted { task } => format!("Submitted {}", label(task)),

@@ -17,6 +17,9 @@ pub struct Outcome {
     pub workers: u64,
     /// What became of the tasks.
     pub tasks: Tasks,
+    /// What is known of the work and played no part.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// From the first arrival to the last end.
     pub makespan_s: f64,
     /// No schedule could be shorter than this.
@@ -132,6 +135,7 @@ impl Outcome {
                 failed: settled - completed,
                 lost: counts.submitted - settled,
             },
+            notes: workload.notes.clone(),
             makespan_s,
             lower_bound_s: bound,
             efficiency: by_makespan(bound),

@@ -1,6 +1,6 @@
 //! Scenarios: a cluster, a network, a workload, faults and settings in one file.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use filch_core::config::{ConfigErrors, Document, schema_of};
 use filch_core::{Config, Span, Time};
@@ -8,15 +8,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use crate::bound;
 use crate::cluster::Class;
 use crate::fault::{self, Fault, Happens, Rates};
 use crate::generate::Generator;
 use crate::network::Network;
+use crate::trace::{self, Imported, Recording};
 use crate::workload::Workload;
 use crate::world::Setting;
 
 /// What a scenario file says, its settings (`config`) apart.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Scenario {
     /// One line about it.
@@ -27,6 +29,8 @@ pub struct Scenario {
     pub network: Network,
     /// The work.
     pub workload: Generator,
+    /// Recorded work, instead of `workload`.
+    pub trace: Option<Recording>,
     /// How often what goes wrong.
     pub faults: Rates,
     /// What goes wrong at a certain moment.
@@ -37,6 +41,9 @@ pub struct Scenario {
     /// What it is called.
     #[serde(skip)]
     pub name: String,
+    /// What the file of `trace` holds, once it was read.
+    #[serde(skip)]
+    recorded: Option<Arc<Imported>>,
 }
 
 /// Something that goes wrong at a certain moment.
@@ -92,6 +99,9 @@ pub enum Trouble {
     Drain,
 }
 
+/// Work that spans so many seconds is played with the usual leases and pauses.
+const ORDINARY_S: f64 = 5000.0;
+
 static SCHEMA: LazyLock<Json> = LazyLock::new(schema_of::<Scenario>);
 
 /// A scenario that comes with filch.
@@ -140,7 +150,15 @@ impl Scenario {
         let read: Option<Scenario> = document.read(&SCHEMA);
         if let Some(scenario) = &read {
             let workers = scenario.workers();
-            if workers == 0 {
+            let traced = scenario.trace.is_some();
+            if traced && scenario.workload != Generator::default() {
+                document.refuse(
+                    "workload",
+                    "the work comes from `trace` or from `workload`, not from both",
+                    Some("take one of the two sections out"),
+                );
+            }
+            if workers == 0 && !traced {
                 document.refuse(
                     "cluster",
                     "a scenario needs workers",
@@ -148,7 +166,8 @@ impl Scenario {
                 );
             }
             for (at, incident) in scenario.events.iter().enumerate() {
-                if incident.worker >= workers {
+                // Whoever has no cluster gets that of the trace, which is not known yet.
+                if workers > 0 && incident.worker >= workers {
                     let message =
                         format!("there is no worker {}; there are {workers}, counted from 0", incident.worker);
                     document.refuse(&format!("events[{at}].worker"), &message, None);
@@ -224,14 +243,84 @@ impl Scenario {
         let read = Scenario::from_yaml(&json.to_string(), path).map_err(|errors| {
             errors.problems().first().map_or_else(|| errors.to_string(), |problem| problem.message.clone())
         })?;
-        *self = Scenario { config: self.config.clone(), name: self.name.clone(), ..read };
+        let (config, name, recorded) = (self.config.clone(), self.name.clone(), self.recorded.clone());
+        *self = Scenario { config, name, recorded, ..read };
         Ok(())
+    }
+
+    /// Takes the recorded work that `trace` names, and its cluster if the scenario has none.
+    ///
+    /// # Errors
+    /// That there is no cluster of that name, or that a task fits no worker.
+    pub fn adopt(&mut self, imported: Imported) -> Result<(), String> {
+        if self.cluster.is_empty() {
+            let name = self.trace.as_ref().and_then(|trace| trace.cluster.as_deref());
+            self.cluster = imported.cluster_named(name)?.to_vec();
+        }
+        if let Some(incident) = self.events.iter().find(|incident| incident.worker >= self.workers()) {
+            return Err(format!(
+                "there is no worker {}; there are {}, counted from 0",
+                incident.worker,
+                self.workers()
+            ));
+        }
+        trace::fits(&imported.workload, &self.cluster)
+            .map_err(|misfit| format!("no worker of the cluster can ever run {misfit}"))?;
+        let mut imported = imported;
+        if self.config == Config::default() {
+            self.take_time(&mut imported.workload);
+        }
+        self.recorded = Some(Arc::new(imported));
+        Ok(())
+    }
+
+    /// Stretches what happens again and again while nothing else does. A recording of months is otherwise made of heartbeats.
+    fn take_time(&mut self, workload: &mut Workload) {
+        let span_s = bound::lower_bound(workload, &self.cluster);
+        let factor = span_s / ORDINARY_S;
+        if factor <= 1.0 {
+            return;
+        }
+        let Config { limits, stealing, .. } = &mut self.config;
+        for span in [
+            &mut limits.lease,
+            &mut limits.sample_interval,
+            &mut stealing.backoff_max,
+            &mut stealing.discovery_interval,
+        ] {
+            *span = span.mul_f64(factor);
+        }
+        let hours = span_s / 3600.0;
+        workload.notes.push(format!(
+            "the work spans {hours:.0} h: leases, heartbeats and the longest pauses between steals are {factor:.0} times the usual"
+        ));
+    }
+
+    /// Recorded work as a scenario, on one of the clusters that its file names.
+    ///
+    /// # Errors
+    /// That there is no cluster of that name.
+    pub fn of_trace(file: &str, cluster: Option<&str>, imported: Imported) -> Result<Scenario, String> {
+        let recording = Recording { cluster: cluster.map(str::to_owned), ..Recording::of(file) };
+        let name = imported.workload.name.clone();
+        let mut scenario = Scenario { name, trace: Some(recording), ..Scenario::default() };
+        scenario.adopt(imported)?;
+        Ok(scenario)
+    }
+
+    /// Whether the work is recorded.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.trace.is_some()
     }
 
     /// The world and the work of it for a seed.
     #[must_use]
     pub fn make(&self, seed: u64) -> (Setting, Workload) {
-        let workload = self.workload.make(&self.name, self.workers(), seed);
+        let workload = match (&self.recorded, &self.trace) {
+            (Some(recorded), Some(how)) => recorded.play(how),
+            _ => self.workload.make(&self.name, self.workers(), seed),
+        };
         (self.setting(seed), workload)
     }
 

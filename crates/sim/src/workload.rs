@@ -1,8 +1,10 @@
 //! What is to be done: tasks with the moment they arrive and the time they truly take, which the machines only learn when
 //! a task has ended.
 
-use filch_core::{CapabilitySet, Demand, KeyId, KindId, Names, Priority, Span, TaskSpec, Time};
+use filch_core::{AffinityId, CapabilitySet, Demand, KeyId, KindId, Names, Priority, Span, TaskSpec, Time};
 use smallvec::SmallVec;
+
+use crate::cluster::Class;
 
 /// No index: of a task without a spawner, or a workload without a table.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -12,8 +14,8 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub enum Run {
     /// The same everywhere.
     Same(Span),
-    /// By class of worker: a row of [`Workload::by_class`].
-    ByClass(u32),
+    /// By class of worker: so many entries of [`Workload::by_class`], from this one on.
+    ByClass(u32, u32),
 }
 
 /// One task.
@@ -61,6 +63,43 @@ pub struct Shape {
 pub struct Parent {
     /// The task that must end first.
     pub task: u32,
+    /// Bytes received from it; 0 if unknown or none.
+    pub bytes: u64,
+}
+
+/// A capability that workers have because of what they are: of one of these classes, or with GPUs of one of these models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// What it is called.
+    pub capability: String,
+    /// Classes that have it.
+    pub classes: Vec<String>,
+    /// Models of GPUs that bring it.
+    pub models: Vec<String>,
+}
+
+/// What makes tasks cheaper where a worker still has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Warmth {
+    /// Where the things of each task begin in `list`, and one more; empty if no task has any.
+    pub starts: Vec<u32>,
+    /// The things of all tasks, in the order they are used.
+    pub list: Vec<AffinityId>,
+    /// Saved for each of the first things of a task that the worker has, up to the first it does not have.
+    pub saved: Span,
+    /// How many things a worker keeps; those not used for longest go first.
+    pub kept: u32,
+}
+
+impl Warmth {
+    /// The things of a task.
+    #[must_use]
+    pub fn of(&self, task: u32) -> &[AffinityId] {
+        match (self.starts.get(task as usize), self.starts.get(task as usize + 1)) {
+            (Some(&start), Some(&end)) => &self.list[start as usize..end as usize],
+            _ => &[],
+        }
+    }
 }
 
 /// A whole workload. Parents stand before their children, spawners before what they spawn.
@@ -74,12 +113,18 @@ pub struct Workload {
     pub shapes: Vec<Shape>,
     /// The parents of all tasks, one after the other.
     pub parents: Vec<Parent>,
-    /// Durations by class, for tasks that take another time on every class: a row for each, none where it cannot run.
-    pub by_class: Vec<Vec<Option<Span>>>,
-    /// The classes that the rows are about.
+    /// Durations by class, for tasks that take another time on every class: a class and how long it takes there.
+    pub by_class: Vec<(u32, Span)>,
+    /// The names of those classes.
     pub classes: Vec<String>,
-    /// Capabilities that workers of a class have because tasks run on some classes only.
-    pub class_capabilities: Vec<Vec<String>>,
+    /// Capabilities that follow from what a worker is.
+    pub groups: Vec<Group>,
+    /// What makes tasks cheaper.
+    pub warmth: Warmth,
+    /// Bytes that each task reads and writes; empty if nobody knows.
+    pub data: Vec<(u64, u64)>,
+    /// What is known of it and plays no part in a simulation.
+    pub notes: Vec<String>,
     /// Names behind the numbers.
     pub names: Names,
     /// Tasks by name, where they have one.
@@ -131,11 +176,22 @@ impl Workload {
     pub fn duration(&self, task: u32, class: &str) -> Option<Span> {
         match self.tasks[task as usize].run {
             Run::Same(span) => Some(span),
-            Run::ByClass(row) => {
-                let column = self.classes.iter().position(|known| known == class)?;
-                self.by_class[row as usize][column]
+            Run::ByClass(start, count) => {
+                let class = self.classes.iter().position(|known| known == class)? as u32;
+                let times = &self.by_class[start as usize..(start + count) as usize];
+                times.iter().find(|entry| entry.0 == class).map(|entry| entry.1)
             }
         }
+    }
+
+    /// What workers of a class can do because of what they are.
+    #[must_use]
+    pub fn capabilities_of(&self, class: &Class) -> Vec<String> {
+        let model = class.gpu_model.as_ref().filter(|_| class.gpus > 0);
+        let has = |group: &&Group| {
+            group.classes.contains(&class.name) || model.is_some_and(|model| group.models.contains(model))
+        };
+        self.groups.iter().filter(has).map(|group| group.capability.clone()).collect()
     }
 
     /// What a task is called.
@@ -161,6 +217,7 @@ impl Workload {
             estimate: (task.estimate > Span::ZERO).then_some(task.estimate),
             deadline: shape.deadline.map(|span| task.at + span),
             timeout: shape.timeout,
+            affinity: self.warmth.of(index).iter().map(|thing| (*thing, self.warmth.saved)).collect(),
             ..TaskSpec::default()
         }
     }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use comfy_table::Table;
+use filch_core::config::printable;
 use filch_sim::{Outcome, World};
 
 /// Workers shown at the most, one line each.
@@ -18,7 +19,7 @@ pub(crate) fn summary(outcome: &Outcome, world: &World) -> String {
     let mut row = |name: &str, value: String| {
         table.add_row([name.to_owned(), value]);
     };
-    row("scenario", format!("{}, seed {}, {} workers", outcome.name, outcome.seed, outcome.workers));
+    row("scenario", format!("{}, seed {}, {} workers", printable(&outcome.name), outcome.seed, outcome.workers));
     row(
         "tasks",
         format!(
@@ -46,6 +47,9 @@ pub(crate) fn summary(outcome: &Outcome, world: &World) -> String {
         format!("{} and {} messages in {:.3} s of real time", outcome.events, outcome.messages, outcome.wall_s),
     );
     row("digest", outcome.digest.clone());
+    for note in &outcome.notes {
+        row("note", note.clone());
+    }
     let mut text = format!("{table}\n");
     let busy: Vec<_> = world.busy().collect();
     if outcome.makespan_s > 0.0 {
@@ -54,7 +58,7 @@ pub(crate) fn summary(outcome: &Outcome, world: &World) -> String {
             let class = &world.setting().cluster[*class as usize];
             let share = span.as_secs_f64() / outcome.makespan_s / f64::from(class.slots());
             let cells = "█".repeat((share.min(1.0) * BAR + 0.5) as usize);
-            let _ = writeln!(text, "{at:>6}  {cells:30} {:>5.1}%  {}", 100.0 * share, class.name);
+            let _ = writeln!(text, "{at:>6}  {cells:30} {:>5.1}%  {}", 100.0 * share, printable(&class.name));
         }
         if busy.len() > SHOWN {
             let _ = writeln!(text, "        and {} more", busy.len() - SHOWN);

@@ -1,10 +1,14 @@
 //! Where a simulation comes from: a scenario that comes with filch or a file, with what the command line changes in it.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use filch_core::config::{self, nearest};
 use filch_sim::scenario::BUILTINS;
+use filch_sim::trace::{self, Imported};
 use filch_sim::workload::Workload;
 use filch_sim::{Scenario, Setting};
 
@@ -13,9 +17,13 @@ use crate::output;
 /// What to simulate.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SourceArgs {
-    /// A scenario (`filch sim list`), or a scenario file.
-    #[arg(value_name = "NAME|FILE.yaml")]
+    /// A scenario (`filch sim list`), a scenario file, or a recorded workload: filch trace v1, WfCommons or SWF, plain or
+    /// gzipped.
+    #[arg(value_name = "NAME|FILE.yaml|TRACE", value_hint = clap::ValueHint::FilePath)]
     what: String,
+    /// One of the further clusters that a trace names; without it, the one that the trace suggests.
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
     /// Placement policy.
     #[arg(long, value_name = "P")]
     pub(crate) policy: Option<String>,
@@ -46,6 +54,9 @@ impl Source {
     }
 
     pub(crate) fn set(&mut self, path: &str, value: &str) -> Result<(), String> {
+        if self.scenario.is_recorded() && (path.starts_with("workload.") || path == "trace.file") {
+            return Err(format!("`{path}` changes nothing: the work comes from a trace"));
+        }
         if path == "workers" {
             let count = value.parse().map_err(|_| format!("`{value}` is no number of workers"))?;
             self.scenario.set_workers(count);
@@ -58,30 +69,9 @@ impl Source {
 impl SourceArgs {
     /// Reads it. The status to exit with if it is wrong, after saying so.
     pub(crate) fn read(&self) -> anyhow::Result<Result<Source, ExitCode>> {
-        let is_file = self.what.ends_with(".yaml") || self.what.ends_with(".yml") || self.what.contains('/');
-        let mut scenario = if is_file {
-            let bytes = std::fs::read(&self.what).with_context(|| format!("cannot read `{}`", self.what))?;
-            let read = config::decode(&bytes, &self.what).and_then(|text| Scenario::from_yaml(text, &self.what));
-            match read {
-                Ok(scenario) => scenario,
-                Err(errors) => {
-                    output::config_errors(&errors);
-                    return Ok(Err(ExitCode::FAILURE));
-                }
-            }
-        } else {
-            match Scenario::builtin(&self.what) {
-                Some(scenario) => scenario,
-                None => {
-                    let known: Vec<_> = BUILTINS.iter().map(|builtin| builtin.name).collect();
-                    let help = match nearest(&self.what, &known) {
-                        Some(near) => format!("did you mean `{near}`? `filch sim list` shows all"),
-                        None => "`filch sim list` shows them; a file ends with .yaml".to_owned(),
-                    };
-                    output::error(&format!("there is no scenario named `{}`", self.what), Some(&help));
-                    return Ok(Err(ExitCode::from(2)));
-                }
-            }
+        let mut scenario = match self.find()? {
+            Ok(scenario) => scenario,
+            Err(status) => return Ok(Err(status)),
         };
         if let Some(workers) = self.workers {
             scenario.set_workers(workers);
@@ -106,10 +96,96 @@ impl SourceArgs {
     }
 }
 
+impl SourceArgs {
+    fn find(&self) -> anyhow::Result<Result<Scenario, ExitCode>> {
+        if let Some(scenario) = Scenario::builtin(&self.what) {
+            return Ok(self.only_for_traces().map_or(Ok(scenario), Err));
+        }
+        let path = Path::new(&self.what);
+        if !names_a_file(&self.what) && !path.is_file() {
+            let known: Vec<_> = BUILTINS.iter().map(|builtin| builtin.name).collect();
+            let help = match nearest(&self.what, &known) {
+                Some(near) => format!("did you mean `{near}`? `filch sim list` shows all"),
+                None => "`filch sim list` shows them; a file ends with .yaml, .jsonl, .json or .swf".to_owned(),
+            };
+            output::error(&format!("there is no scenario named `{}`", self.what), Some(&help));
+            return Ok(Err(ExitCode::from(2)));
+        }
+        let mut start = Vec::new();
+        let cannot = || format!("cannot read `{}`", self.what);
+        File::open(path).with_context(cannot)?.take(64).read_to_end(&mut start).with_context(cannot)?;
+        if trace::is_trace(&self.what, &start) {
+            return Ok(self.find_trace(path));
+        }
+        let bytes = std::fs::read(path).with_context(cannot)?;
+        let read = config::decode(&bytes, &self.what).and_then(|text| Scenario::from_yaml(text, &self.what));
+        let mut scenario = match read {
+            Ok(scenario) => scenario,
+            Err(errors) => {
+                output::config_errors(&errors);
+                return Ok(Err(ExitCode::FAILURE));
+            }
+        };
+        let Some(recording) = &mut scenario.trace else {
+            return Ok(self.only_for_traces().map_or(Ok(scenario), Err));
+        };
+        if self.cluster.is_some() {
+            recording.cluster.clone_from(&self.cluster);
+            scenario.cluster.clear();
+        }
+        let file = path.parent().unwrap_or(Path::new("")).join(&recording.file);
+        let imported = match read_trace(&file) {
+            Ok(imported) => imported,
+            Err(status) => return Ok(Err(status)),
+        };
+        if let Err(problem) = scenario.adopt(imported) {
+            output::error(&format!("{}: {problem}", self.what), None);
+            return Ok(Err(ExitCode::FAILURE));
+        }
+        Ok(Ok(scenario))
+    }
+
+    fn find_trace(&self, path: &Path) -> Result<Scenario, ExitCode> {
+        let imported = read_trace(path)?;
+        Scenario::of_trace(&self.what, self.cluster.as_deref(), imported).map_err(|problem| {
+            output::error(&format!("{}: {problem}", self.what), None);
+            ExitCode::from(2)
+        })
+    }
+
+    /// The status to exit with if an option is there that says nothing about a scenario.
+    fn only_for_traces(&self) -> Option<ExitCode> {
+        self.cluster.as_ref().map(|_| {
+            output::error(
+                "--cluster chooses one of the clusters of a trace",
+                Some("--workers changes how many there are"),
+            );
+            ExitCode::from(2)
+        })
+    }
+}
+
+/// Whether an argument is meant as a file, whether it is there or not.
+fn names_a_file(what: &str) -> bool {
+    let lower = what.to_ascii_lowercase();
+    let ends = [".yaml", ".yml", ".jsonl", ".json", ".swf", ".gz"];
+    what.contains('/') || ends.iter().any(|end| lower.ends_with(end))
+}
+
+fn read_trace(path: &Path) -> Result<Imported, ExitCode> {
+    let label = path.to_string_lossy();
+    let open = || File::open(path).map(|file| Box::new(file) as Box<dyn Read>);
+    trace::read(&open, &label).map_err(|errors| {
+        output::config_errors(&errors);
+        ExitCode::FAILURE
+    })
+}
+
 /// The whole path of a value that has a short name on the command line.
 pub(crate) fn full_path(path: &str) -> String {
     match path {
         "latency" | "loss" | "duplication" => format!("network.{path}"),
+        "arrivals" | "repeat" => format!("trace.{path}"),
         "tasks" | "per_worker" | "typical" | "sigma" | "pushed_to" | "rate" => format!("workload.{path}"),
         _ => path.to_owned(),
     }

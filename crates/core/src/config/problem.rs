@@ -140,7 +140,8 @@ pub fn printable(text: &str) -> String {
 
 impl ConfigErrors {
     /// Problems of the text called `label`. Sorts them by place.
-    pub(super) fn new(label: &str, mut problems: Vec<Problem>) -> ConfigErrors {
+    #[must_use]
+    pub fn new(label: &str, mut problems: Vec<Problem>) -> ConfigErrors {
         problems.sort_by_key(|problem| problem.place.as_ref().map(|place| (place.line, place.column)));
         ConfigErrors { label: label.to_owned(), problems }
     }

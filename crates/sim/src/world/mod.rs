@@ -13,16 +13,18 @@ use filch_core::wire::Message;
 use filch_core::worker::{self, WorkerMachine};
 use filch_core::{Config, Rng, Span, Status, TaskId, Time, WorkerId, WorkerSpec};
 
+use crate::cache::Cache;
 use crate::calendar::Calendar;
 use crate::cluster::Class;
 use crate::fault::Fault;
-use crate::marks::{Mark, Marks};
+use crate::marks::{Mark, Marks, Sample};
 use crate::network::Network;
 use crate::watch::Watch;
 use crate::workload::{Children, NONE, Workload};
 
 mod faults;
 mod messages;
+mod stall;
 mod tasks;
 
 /// Everything that makes a world.
@@ -248,6 +250,11 @@ pub struct World {
     last_end: Time,
     outputs: Vec<worker::Output>,
     told: Vec<coordinator::Output>,
+    /// Tasks that failed because nobody could ever run them, and the first of them.
+    hopeless: u64,
+    first_hopeless: Option<u32>,
+    /// What each worker has warm; empty where nothing makes tasks cheaper.
+    caches: Vec<Cache>,
 }
 
 impl World {
@@ -264,8 +271,7 @@ impl World {
         let mut nodes = Vec::new();
         let mut rng = Rng::new(setting.seed ^ 0x51_7c_c1_b7_27_22_0a_95);
         for (at, class) in setting.cluster.iter().enumerate() {
-            let column = workload.classes.iter().position(|name| *name == class.name);
-            let extra = column.and_then(|column| workload.class_capabilities.get(column)).cloned().unwrap_or_default();
+            let extra = workload.capabilities_of(class);
             for _ in 0..class.count {
                 let spec = class.spec(nodes.len() as u64, &extra, &mut names);
                 nodes.push(Node {
@@ -317,6 +323,9 @@ impl World {
             last_end: Time::ZERO,
             outputs: Vec::new(),
             told: Vec::new(),
+            hopeless: 0,
+            first_hopeless: None,
+            caches: if workload.warmth.list.is_empty() { Vec::new() } else { vec![Cache::default(); nodes.len()] },
             nodes,
             workload,
             setting: Setting { config, ..setting },
@@ -414,12 +423,29 @@ impl World {
 
     // ---- going on ----
 
-    /// Goes on until every task is settled, or nothing happens any more, or `until`.
+    /// Goes on until every task is settled, or nothing happens any more that could change anything, or `until`. In the second
+    /// case [`World::stuck`] says what waits and why.
     ///
     /// # Errors
     /// The invariant that was broken.
     pub fn run(&mut self, until: Time) -> Result<(), String> {
-        while !self.is_done() && self.go_on(until)? {}
+        let patience = self.patience();
+        let (mut before, mut ask_at) = (self.progress(), self.now + patience);
+        while !self.is_done() && self.go_on(until)? {
+            if self.now < ask_at {
+                continue;
+            }
+            let now = std::mem::replace(&mut before, self.progress());
+            if now == before {
+                match self.awaited() {
+                    // Nothing can change before that.
+                    Some(next) => ask_at = next.max(self.now) + patience,
+                    None => break,
+                }
+            } else {
+                ask_at = self.now + patience;
+            }
+        }
         Ok(())
     }
 
@@ -484,6 +510,9 @@ impl World {
             self.calendar.push(at, what);
             return None;
         }
+        if self.marks.as_ref().is_some_and(|marks| marks.wants_sample(at)) {
+            self.sample_queues(at);
+        }
         self.now = at;
         self.happen(what);
         Some(())
@@ -497,6 +526,15 @@ impl World {
     fn mark(&mut self, mark: impl FnOnce() -> Mark) {
         if let Some(marks) = &mut self.marks {
             marks.push(self.now, mark());
+        }
+    }
+
+    /// Notes what waits at the workers, for pictures.
+    fn sample_queues(&mut self, at: Time) {
+        let depths = self.nodes.iter().filter(|node| node.alive).map(|node| node.machine.depth());
+        let (queued, longest) = depths.fold((0, 0), |(sum, most), depth| (sum + u64::from(depth), depth.max(most)));
+        if let Some(marks) = &mut self.marks {
+            marks.sample(Sample { at, queued, longest });
         }
     }
 

@@ -124,6 +124,7 @@ impl World {
         let name = &self.setting.cluster[class].name;
         // Only workers that can run it are given it.
         let takes = self.workload.duration(index, name).unwrap_or(Span::ZERO);
+        let takes = takes - self.saved(node, index);
         let speed = self.setting.cluster[class].speed;
         let slowness = self.nodes[node as usize].slowness;
         let takes = if speed == 1.0 && slowness == 1.0 { takes } else { takes.mul_f64(slowness / speed) };
@@ -171,6 +172,14 @@ impl World {
                 self.calendar.push(self.now + latency + Span(after), Happening::Spawn(child));
             }
         }
+    }
+
+    /// What a task saves on a worker that still has things it uses.
+    fn saved(&mut self, node: u32, index: u32) -> Span {
+        let Some(cache) = self.caches.get_mut(node as usize) else { return Span::ZERO };
+        let warmth = &self.workload.warmth;
+        let there = cache.take(self.nodes[node as usize].life, warmth.of(index), warmth.kept);
+        Span(warmth.saved.0.saturating_mul(there))
     }
 
     /// A run really executes from now on.
@@ -264,6 +273,10 @@ impl World {
         fate.ended = self.now;
         self.settled += 1;
         self.last_end = self.now;
+        if cause == Cause::NoWorker {
+            self.hopeless += 1;
+            self.first_hopeless.get_or_insert(index);
+        }
         self.note(7, u64::from(index) << 8 | status as u64);
         self.mark(|| Mark::Settled { task: index, status, cause });
         if status != Status::Completed {
