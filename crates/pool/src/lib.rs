@@ -31,6 +31,8 @@ mod handle;
 mod iter;
 #[cfg_attr(loom, allow(dead_code))]
 mod latch;
+#[cfg_attr(loom, allow(dead_code))]
+mod listen;
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod live;
 #[cfg(not(loom))]
@@ -57,6 +59,8 @@ mod tally;
 mod task;
 #[cfg(not(loom))]
 mod topology;
+#[cfg(not(loom))]
+mod wait;
 #[cfg(not(loom))]
 mod watch;
 #[cfg(not(loom))]

@@ -4,11 +4,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use filch_pool::{Pool, current_worker, join};
 
 fn until(mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
     while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never comes");
         std::thread::yield_now();
     }
 }
@@ -43,9 +46,13 @@ fn unrelated_work_is_left_alone_while_waiting() {
                 task.spawn(move || _ = count.fetch_add(1, Ordering::SeqCst))
             })
             .collect();
-        // It looked around for something to do and went to sleep, several times.
-        let before = shared.worker_stats()[waiting].parks;
-        until(|| shared.worker_stats()[waiting].parks >= before + 5);
+        // It looked around for something to do several times, and helped with what it waits for.
+        let stolen = || shared.worker_stats()[waiting].jobs_stolen;
+        let before = stolen();
+        until(|| {
+            join(|| (), || ());
+            stolen() >= before + 3
+        });
         assert_eq!(count.load(Ordering::SeqCst), 0);
         drop(handles);
     });
@@ -193,4 +200,75 @@ fn helping_stays_as_deep_as_the_work() {
     for _ in 0..rounds {
         assert_eq!(pool.install(|| tree(depth)), 1 << depth);
     }
+}
+
+/// Three workers. One waits for its scope and finds a task of another scope, which it must leave alone. Then a task of its own
+/// scope comes up in a place where only it can take it.
+#[test]
+fn a_scope_is_helped_after_tasks_of_another_were_found() {
+    let pool = Pool::builder().threads(3).build().unwrap();
+    let (held, entered, taken) = (AtomicBool::new(true), AtomicBool::new(false), AtomicBool::new(false));
+    let (owner, ran_on) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX));
+    let won = |worker: usize| pool.worker_stats()[worker].steals_won;
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            pool.install(|| {
+                until(|| taken.load(Ordering::SeqCst));
+                let before = won(owner.load(Ordering::SeqCst));
+                filch_pool::scope(|other| {
+                    other.spawn(|_| ());
+                    until(|| won(owner.load(Ordering::SeqCst)) > before);
+                    entered.store(true, Ordering::SeqCst);
+                    until(|| !held.load(Ordering::SeqCst));
+                });
+            });
+        });
+        pool.scope(|scope| {
+            owner.store(current_worker().unwrap(), Ordering::SeqCst);
+            scope.spawn(|scope| {
+                taken.store(true, Ordering::SeqCst);
+                until(|| entered.load(Ordering::SeqCst));
+                for _ in 0..3 {
+                    ran_on.store(usize::MAX, Ordering::SeqCst);
+                    scope.spawn(|_| ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
+                    until(|| ran_on.load(Ordering::SeqCst) == owner.load(Ordering::SeqCst));
+                }
+                held.store(false, Ordering::SeqCst);
+            });
+            // Somebody else takes it.
+            until(|| taken.load(Ordering::SeqCst));
+        });
+    });
+}
+
+/// The pool is being dropped while a task still forks: both arms can end only if two workers run them.
+#[test]
+fn a_pool_that_ends_still_shares_what_its_tasks_fork() {
+    let exits = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&exits);
+    let pool = Pool::builder().threads(2).on_exit(move |_| _ = count.fetch_add(1, Ordering::SeqCst)).build().unwrap();
+    let (started, running) = mpsc::channel();
+    let (ending, end) = mpsc::channel::<()>();
+    let result = pool.spawn(move || {
+        started.send(()).unwrap();
+        end.recv().unwrap();
+        // The idle worker has been told by now; without reason to stay it would be gone soon.
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(100) && exits.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        let (here, other) = (current_worker(), AtomicBool::new(false));
+        join(
+            || until(|| other.load(Ordering::SeqCst)),
+            || {
+                other.store(true, Ordering::SeqCst);
+                assert_ne!(current_worker(), here);
+            },
+        );
+    });
+    running.recv().unwrap();
+    let dropping = std::thread::spawn(move || drop(pool));
+    ending.send(()).unwrap();
+    assert_eq!(result.join(), Ok(()));
+    dropping.join().unwrap();
 }
