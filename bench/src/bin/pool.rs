@@ -326,7 +326,7 @@ fn loops(list: &mut List, count: usize) {
     let (pool, numbers) = (Arc::clone(&list.systems.filch), Rc::clone(&slice));
     list.whole("parallel_for", "filch_join", operations, move || {
         let numbers = &mut *numbers.borrow_mut();
-        (0..PASSES).for_each(|_| pool.install(|| filch_pool::for_each_mut(numbers, step)));
+        (0..PASSES).for_each(|_| pool.install(|| filch_pool::for_each(&mut *numbers, step)));
     });
     let (pool, numbers) = (Arc::clone(&list.systems.rayon), slice);
     list.whole("parallel_for", "rayon", operations, move || {
@@ -436,7 +436,7 @@ fn median(times: &mut [f64]) -> f64 {
 fn idle_share(threads: usize) -> Result<f64> {
     const REST: Duration = Duration::from_secs(10);
     let pool = filch_pool::Pool::builder().threads(threads).build()?;
-    pool.install(|| filch_pool::for_each(0..1_000_000, |index| _ = black_box(index)));
+    pool.install(|| filch_pool::for_each(0..1_000_000usize, |index| _ = black_box(index)));
     let before = process_seconds();
     thread::sleep(REST);
     Ok((process_seconds() - before) / REST.as_secs_f64())

@@ -74,7 +74,7 @@ pub use self::{
     builder::Builder,
     context::{Ctx, join, run},
     handle::{CancelToken, Cancelled, JoinHandle},
-    iter::{for_each, for_each_mut, map, reduce},
+    iter::{Items, for_each, map, reduce},
     pool::{Pool, TaskBuilder, current_worker, global},
     scope::{Scope, scope},
     stats::{LATENCY_STEPS, Stats},

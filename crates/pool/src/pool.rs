@@ -119,6 +119,8 @@ where
     unsafe fn run(task: *mut Task, worker: &Worker, _: Fate) -> bool {
         // SAFETY: the waiter keeps the entry alive until the latch is set, and it was queued once.
         let this = unsafe { &*task.cast::<Self>() };
+        // This is no task, and may take long: if the last one has just ended, say so.
+        worker.registry().nudge_idle_waiters();
         // SAFETY: only the one who took it from the queue comes here.
         let body = unsafe { (*this.body.get()).take() };
         if let Some(body) = body {
@@ -270,7 +272,8 @@ impl Pool {
         self.registry.spawn(detached(body), Lane::Normal);
     }
 
-    /// Spawns a task on the worker that got the same key before, so that what it left in the cache is still there.
+    /// Spawns a task on the worker that got the same key before, so that what it left in the cache is still there; unless that
+    /// one is overloaded, as for [`Pool::spawn_on`].
     pub fn spawn_near<R: Send + 'static>(
         &self,
         key: impl Hash,
@@ -279,7 +282,8 @@ impl Pool {
         self.task().near(key).spawn(body)
     }
 
-    /// Spawns a task on one worker, unless that one is overloaded.
+    /// Spawns a task on one worker, by index (modulo the number of workers), unless that one is overloaded: as soon as 64 tasks
+    /// sent to it wait, others may take them, and further ones are spawned like any other.
     pub fn spawn_on<R: Send + 'static>(
         &self,
         worker: usize,
@@ -373,7 +377,7 @@ impl TaskBuilder<'_> {
         self
     }
 
-    /// Prefers the worker that got the same key before.
+    /// Prefers the worker that got the same key before, as [`Pool::spawn_near`].
     pub fn near(mut self, key: impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
@@ -381,7 +385,7 @@ impl TaskBuilder<'_> {
         self
     }
 
-    /// Prefers one worker, by index (modulo the number of workers).
+    /// Prefers one worker, as [`Pool::spawn_on`].
     pub fn on(mut self, worker: usize) -> Self {
         self.worker = Some(worker);
         self

@@ -160,9 +160,10 @@ pub(crate) struct Registry {
     pub(crate) helps_anyone: bool,
 }
 
-/// How long whoever waits for the end of all tasks looks away at first, and at most.
+/// How long whoever waits for the end of all tasks looks away at first, and at most. Workers tell when they run out of tasks;
+/// this is for those that go on with a fork somebody passed on.
 const SHORT_LOOK: Duration = Duration::from_micros(100);
-const LONG_LOOK: Duration = Duration::from_millis(2);
+const LONG_LOOK: Duration = Duration::from_millis(20);
 
 impl Registry {
     pub(crate) fn new(threads: usize, stack_size: usize) -> Self {
@@ -508,7 +509,6 @@ impl Registry {
             };
             let mut nap = SHORT_LOOK;
             while !self.is_idle() {
-                // A worker that goes on with something else tells nobody that a task has ended.
                 guard = match condition.wait_timeout(guard, nap) {
                     Ok((guard, _)) => guard,
                     Err(poisoned) => poisoned.into_inner().0,
@@ -519,7 +519,7 @@ impl Registry {
         self.idle_waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A worker ran out of work: those who wait for the end may look again.
+    /// A worker ran out of tasks: those who wait for the end may look again.
     pub(crate) fn nudge_idle_waiters(&self) {
         fence(Ordering::SeqCst);
         if self.idle_waiters.load(Ordering::Relaxed) > 0 {

@@ -369,3 +369,51 @@ impl Worker {
         self.registry().sleep.notify();
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread::yield_now;
+
+    use crate::{Pool, current_worker, join, worker};
+
+    /// What a helper finds after the end of what it waited for may be anything: it must not run it.
+    #[test]
+    fn a_fork_found_too_late_is_passed_on() {
+        let pool = Arc::new(Pool::builder().threads(2).build().unwrap());
+        let (forking, forked) = mpsc::channel();
+        let (ran_on, go_on) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::new(AtomicBool::new(false)));
+        let (ran, go) = (Arc::clone(&ran_on), Arc::clone(&go_on));
+        let seen = Arc::clone(&ran_on);
+        let inner = Arc::clone(&pool);
+        let (task, runner) = pool.install(move || {
+            let task = inner.spawn(move || {
+                let here = current_worker();
+                let first = || {
+                    forking.send(here).unwrap();
+                    while !go.load(Ordering::SeqCst) {
+                        yield_now();
+                    }
+                };
+                join(first, || ran.store(current_worker().unwrap(), Ordering::SeqCst));
+            });
+            // The other worker took the task. Its first fork is published, and nobody else is there to steal it.
+            let runner = forked.recv().unwrap().unwrap();
+            let worker = worker::current().unwrap();
+            let tail = worker.deque().tail();
+            // SAFETY: this is the worker's thread; that it is done with what it waited for is what is tried here.
+            assert!(unsafe { worker.leapfrog(runner as u32, 0, tail, || true) });
+            assert_eq!(seen.load(Ordering::SeqCst), usize::MAX, "it ran here");
+            assert!(worker.registry().has_passed());
+            go_on.store(true, Ordering::SeqCst);
+            while seen.load(Ordering::SeqCst) == usize::MAX {
+                yield_now();
+            }
+            (task, runner)
+        });
+        task.join().unwrap();
+        assert_eq!(ran_on.load(Ordering::SeqCst), runner, "its owner found it");
+    }
+}

@@ -180,7 +180,7 @@ fn a_worker_that_drops_another_pool_waits_for_its_tasks() {
             for _ in 0..10 {
                 let ran = Arc::clone(&ran);
                 inner.detach(move || {
-                    join(|| join(|| (), || ()), || std::thread::yield_now());
+                    join(|| join(|| (), || ()), std::thread::yield_now);
                     ran.fetch_add(1, Ordering::SeqCst);
                 });
             }

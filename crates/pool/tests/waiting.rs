@@ -272,3 +272,85 @@ fn a_pool_that_ends_still_shares_what_its_tasks_fork() {
     assert_eq!(result.join(), Ok(()));
     dropping.join().unwrap();
 }
+
+const HELD_BACK: usize = 8;
+
+fn until_all_ran(ran: &AtomicUsize) {
+    until(|| ran.load(Ordering::SeqCst) == HELD_BACK);
+}
+
+/// A worker forks while the other is held, so that hardly anything is published. Then it blocks in `block`, which ends only
+/// when all the forks have been run: they must be public by then, since the worker that made them answers nobody any more.
+fn forks_are_taken_while(block: impl Fn(Arc<AtomicUsize>) + Sync) {
+    fn forks(left: usize, ran: &AtomicUsize, innermost: &(dyn Fn() + Sync)) {
+        if left == 0 {
+            innermost();
+        } else {
+            join(|| forks(left - 1, ran, innermost), || _ = ran.fetch_add(1, Ordering::SeqCst));
+        }
+    }
+    let pool = Pool::builder().threads(2).build().unwrap();
+    let (held, ran) = (AtomicBool::new(true), Arc::new(AtomicUsize::new(0)));
+    std::thread::scope(|threads| {
+        let (began, begun) = mpsc::channel();
+        let (pool, held) = (&pool, &held);
+        threads.spawn(move || {
+            pool.install(|| {
+                began.send(()).unwrap();
+                until(|| !held.load(Ordering::SeqCst));
+            });
+        });
+        begun.recv().unwrap();
+        pool.install(|| {
+            forks(HELD_BACK, &ran, &|| {
+                held.store(false, Ordering::SeqCst);
+                block(Arc::clone(&ran));
+            });
+        });
+    });
+}
+
+#[test]
+fn a_worker_that_blocks_lets_its_forks_be_taken() {
+    let other = Pool::builder().threads(1).build().unwrap();
+    forks_are_taken_while(|ran| other.install(|| until_all_ran(&ran)));
+    forks_are_taken_while(|ran| other.spawn(move || until_all_ran(&ran)).join().unwrap());
+    forks_are_taken_while(|ran| {
+        other.detach(move || until_all_ran(&ran));
+        other.wait_idle();
+    });
+    forks_are_taken_while(|ran| _ = other.broadcast(|_| until_all_ran(&ran)));
+    forks_are_taken_while(|ran| {
+        let another = Pool::builder().threads(1).build().unwrap();
+        another.detach(move || until_all_ran(&ran));
+        drop(another);
+    });
+    forks_are_taken_while(|ran| {
+        let mut task = std::pin::pin!(other.spawn(move || until_all_ran(&ran)));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        while Future::poll(task.as_mut(), &mut context).is_pending() {
+            std::thread::yield_now();
+        }
+    });
+}
+
+/// Nobody looks for the end of all tasks more often than every few milliseconds: the worker that ends the last one tells.
+#[test]
+#[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+fn whoever_waits_for_the_end_of_all_tasks_is_told() {
+    let pool = Pool::builder().threads(1).build().unwrap();
+    let wait = |_| {
+        let (ended, end) = mpsc::channel();
+        pool.detach(move || {
+            // Long enough for the one that waits to look away for as long as it ever does.
+            std::thread::sleep(Duration::from_millis(50));
+            ended.send(Instant::now()).unwrap();
+        });
+        pool.wait_idle();
+        end.recv().unwrap().elapsed()
+    };
+    let mut times: Vec<Duration> = (0..16).map(wait).collect();
+    times.sort_unstable();
+    // Without being told it would see the end after 10 ms on average.
+    assert!(times[4] < Duration::from_millis(2), "{times:?}");
+}
