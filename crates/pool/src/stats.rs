@@ -120,8 +120,9 @@ impl Counters {
     }
 
     pub(crate) fn wake(&self) {
-        let slept = self.now() - self.parked_since.load(Ordering::Relaxed);
-        self.parked_since.store(ENDING, Ordering::Relaxed);
+        // Before the clock is read: whoever still sees the sleep going on has read it earlier.
+        let since = self.parked_since.swap(ENDING, Ordering::SeqCst);
+        let slept = self.now() - since;
         // Release: who sees the sleep in the sum sees that it is ending, too.
         self.parked_ns.add(slept);
         self.parked_since.store(NONE, Ordering::Release);
@@ -131,10 +132,10 @@ impl Counters {
     fn parked(&self) -> Duration {
         loop {
             let since = self.parked_since.load(Ordering::Acquire);
-            let before = self.parked_ns.get();
+            let (before, now) = (self.parked_ns.get(), self.now());
             // The same sleep, which has not been added meanwhile; or still none.
-            if since != ENDING && self.parked_since.load(Ordering::Acquire) == since {
-                let current = if since == NONE { 0 } else { self.now().saturating_sub(since) };
+            if since != ENDING && self.parked_since.load(Ordering::SeqCst) == since {
+                let current = if since == NONE { 0 } else { now.saturating_sub(since) };
                 return Duration::from_nanos(before + current);
             }
             yield_now();

@@ -476,7 +476,7 @@ fn loops_visit_everything_once() {
                 assert_eq!(count.into_inner(), length + length * (length + 1) / 2);
                 assert!(map(0..length, |number| number + 1) == numbers);
                 assert_eq!(reduce(&numbers[..], || 0, |number| *number, usize::max), length);
-                assert_eq!(reduce(&mut numbers, || 0, |number| std::mem::take(number), usize::max), length);
+                assert_eq!(reduce(&mut numbers, || 0, std::mem::take, usize::max), length);
                 assert!(numbers.iter().all(|number| *number == 0));
             });
         }

@@ -99,7 +99,7 @@ fn a_worker_that_waits_takes_no_processor_time() {
         let here = current_worker();
         pool.broadcast(|index| {
             if Some(index) != here {
-                sleep(REST)
+                sleep(REST);
             }
         });
     });

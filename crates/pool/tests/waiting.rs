@@ -208,6 +208,7 @@ fn helping_stays_as_deep_as_the_work() {
 fn a_scope_is_helped_after_tasks_of_another_were_found() {
     let pool = Pool::builder().threads(3).build().unwrap();
     let (held, entered, taken) = (AtomicBool::new(true), AtomicBool::new(false), AtomicBool::new(false));
+    let spawned = AtomicBool::new(false);
     let (owner, ran_on) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX));
     let won = |worker: usize| pool.worker_stats()[worker].steals_won;
     std::thread::scope(|threads| {
@@ -217,6 +218,7 @@ fn a_scope_is_helped_after_tasks_of_another_were_found() {
                 let before = won(owner.load(Ordering::SeqCst));
                 filch_pool::scope(|other| {
                     other.spawn(|_| ());
+                    spawned.store(true, Ordering::SeqCst);
                     until(|| won(owner.load(Ordering::SeqCst)) > before);
                     entered.store(true, Ordering::SeqCst);
                     until(|| !held.load(Ordering::SeqCst));
@@ -235,8 +237,8 @@ fn a_scope_is_helped_after_tasks_of_another_were_found() {
                 }
                 held.store(false, Ordering::SeqCst);
             });
-            // Somebody else takes it.
-            until(|| taken.load(Ordering::SeqCst));
+            // Somebody else takes it. The wait begins when there is something of the other scope to be found.
+            until(|| taken.load(Ordering::SeqCst) && spawned.load(Ordering::SeqCst));
         });
     });
 }
