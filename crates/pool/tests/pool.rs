@@ -439,6 +439,35 @@ fn an_overloaded_worker_gets_help() {
 }
 
 #[test]
+fn a_worker_is_overloaded_with_64_tasks_and_not_with_fewer() {
+    let pool = pool(2);
+    let (go, wait) = mpsc::channel::<()>();
+    let (started, running) = mpsc::channel();
+    let blocker = pool.spawn_on(0, move || {
+        started.send(()).unwrap();
+        wait.recv().is_ok()
+    });
+    running.recv().unwrap();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let send = || {
+        let ended = Arc::clone(&ended);
+        pool.task().on(0).detach(move || _ = ended.fetch_add(1, Ordering::SeqCst));
+    };
+    (0..63).for_each(|_| send());
+    // The other worker looks around after each of these.
+    (0..times(200)).for_each(|_| pool.spawn_on(1, || ()).join().unwrap());
+    assert_eq!(ended.load(Ordering::SeqCst), 0, "they wait for the worker they were sent to");
+    send();
+    while ended.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    go.send(()).unwrap();
+    assert_eq!(blocker.join(), Ok(true));
+    pool.wait_idle();
+    assert_eq!(ended.load(Ordering::SeqCst), 64);
+}
+
+#[test]
 fn broadcast_reaches_every_worker_also_from_several_at_once() {
     let pool = pool(3);
     for _ in 0..times(50) {

@@ -243,6 +243,33 @@ fn a_scope_is_helped_after_tasks_of_another_were_found() {
     });
 }
 
+/// The owner of a scope sleeps because there is nothing it could do. Then there is something, and only it can do it.
+#[test]
+#[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+fn the_owner_of_a_scope_is_told_of_new_tasks() {
+    let pool = Pool::builder().threads(2).build().unwrap();
+    let (taken, ran_on) = (AtomicBool::new(false), AtomicUsize::new(usize::MAX));
+    pool.scope(|scope| {
+        let owner = current_worker().unwrap();
+        let (pool, taken, ran_on) = (&pool, &taken, &ran_on);
+        scope.spawn(move |scope| {
+            taken.store(true, Ordering::SeqCst);
+            // It does not wake up by itself any more.
+            let parks = || pool.worker_stats()[owner].parks;
+            let (mut seen, mut since) = (parks(), Instant::now());
+            until(|| {
+                if parks() != seen {
+                    (seen, since) = (parks(), Instant::now());
+                }
+                since.elapsed() > Duration::from_millis(20)
+            });
+            scope.spawn(move |_| ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
+            until(|| ran_on.load(Ordering::SeqCst) == owner);
+        });
+        until(|| taken.load(Ordering::SeqCst));
+    });
+}
+
 /// The pool is being dropped while a task still forks: both arms can end only if two workers run them.
 #[test]
 fn a_pool_that_ends_still_shares_what_its_tasks_fork() {
