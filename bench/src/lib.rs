@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod mix;
+pub mod pool_report;
 pub mod report;
 pub mod uts;
 pub mod ways;

@@ -16,6 +16,7 @@ use crate::process;
 const FILES: &[(&str, &str)] = &[
     ("deque.rs", "every_forked_job two_thieves_share a_full_deque"),
     ("latch.rs", "a_latch every_forked_job two_thieves_share"),
+    ("listen.rs", "news_is_not what_is_meant_for_one"),
     ("live.rs", "a_chunk"),
     ("ring.rs", "every_spawned_task two_thieves_and"),
     ("tally.rs", "a_scope_ends a_scope_sees"),

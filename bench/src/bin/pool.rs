@@ -17,11 +17,12 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use comfy_table::Table;
 use filch_bench::clock::process_seconds;
+use filch_bench::pool_report::{Row, SERIAL, find, idle, targets, together};
+use filch_bench::report::Target;
 use filch_bench::uts;
 use filch_bench::ways::{Chili, FilchCtx, FilchJoin, Rayon, Serial, Systems, Way, Work};
 use filch_bench::works::{Fib, Layout, Node, PlainFib, Queens, Sum};
 use rayon::prelude::*;
-use serde::Serialize;
 
 /// Compares the pool with rayon, chili, tokio and async-executor.
 #[derive(Parser)]
@@ -41,18 +42,6 @@ struct Arguments {
     /// Only this: how much of a core an idle pool takes over ten seconds.
     #[arg(long)]
     idle: bool,
-}
-
-/// One line of the result.
-#[derive(Serialize)]
-struct Row {
-    work: &'static str,
-    threads: usize,
-    system: &'static str,
-    ns_per_op: f64,
-    cpu_s: f64,
-    #[serde(skip)]
-    best: f64,
 }
 
 /// Does the work once. Returns the time for one operation in nanoseconds if it is not all of the turn that counts.
@@ -326,7 +315,7 @@ fn loops(list: &mut List, count: usize) {
     let (pool, numbers) = (Arc::clone(&list.systems.filch), Rc::clone(&slice));
     list.whole("parallel_for", "filch_join", operations, move || {
         let numbers = &mut *numbers.borrow_mut();
-        (0..PASSES).for_each(|_| pool.install(|| filch_pool::for_each_mut(numbers, step)));
+        (0..PASSES).for_each(|_| pool.install(|| filch_pool::for_each(&mut *numbers, step)));
     });
     let (pool, numbers) = (Arc::clone(&list.systems.rayon), slice);
     list.whole("parallel_for", "rayon", operations, move || {
@@ -436,7 +425,7 @@ fn median(times: &mut [f64]) -> f64 {
 fn idle_share(threads: usize) -> Result<f64> {
     const REST: Duration = Duration::from_secs(10);
     let pool = filch_pool::Pool::builder().threads(threads).build()?;
-    pool.install(|| filch_pool::for_each(0..1_000_000, |index| _ = black_box(index)));
+    pool.install(|| filch_pool::for_each(0..1_000_000usize, |index| _ = black_box(index)));
     let before = process_seconds();
     thread::sleep(REST);
     Ok((process_seconds() - before) / REST.as_secs_f64())
@@ -444,11 +433,10 @@ fn idle_share(threads: usize) -> Result<f64> {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    #[expect(clippy::print_stdout, reason = "the result of the command")]
     if arguments.idle {
-        for threads in [1, 2, 8] {
-            println!("idle with {threads} threads: {:.4} % of a core", 100.0 * idle_share(threads)?);
-        }
+        let found: Vec<Target> =
+            [1, 2, 8].into_iter().map(|threads| Ok(idle(threads, idle_share(threads)?))).collect::<Result<_>>()?;
+        print_targets(&found);
         return Ok(());
     }
     let mut list = entries(&arguments)?;
@@ -472,15 +460,23 @@ fn main() -> Result<()> {
     let rows: Vec<Row> = list.iter_mut().map(row).collect();
     #[expect(clippy::print_stdout, reason = "the result of the command")]
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        // Code that does not fork is no system to compare with.
+        let systems: Vec<&Row> = rows.iter().filter(|row| row.system != SERIAL).collect();
+        println!("{}", serde_json::to_string_pretty(&systems)?);
     } else {
-        println!("{}\n{}", table(&rows), summary(&rows));
+        println!("{}\n{}\n", table(&rows), summary(&rows));
+        print_targets(&targets(&rows));
+        let sizes = if arguments.full { "full sizes" } else { "reduced sizes (--full takes the full ones)" };
+        println!("\n{} rounds, {sizes}; what an idle pool takes is measured by --idle", arguments.rounds);
     }
     Ok(())
 }
 
-fn find<'a>(rows: &'a [Row], of: &Row, system: &str) -> Option<&'a Row> {
-    rows.iter().find(|row| (row.work, row.threads, row.system) == (of.work, of.threads, system))
+#[expect(clippy::print_stdout, reason = "the result of the command")]
+fn print_targets(targets: &[Target]) {
+    for target in targets {
+        println!("{}  {}: {}", if target.holds { "holds " } else { "MISSED" }, target.promise, target.found);
+    }
 }
 
 /// Every row, with its ratio to the rivals in the same work and with the same threads.
@@ -507,32 +503,26 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// The fork-join works together: geometric means of the ratios, and the worst of each. Left out are the shuffled tree,
-/// which shows memory more than forks, and the second form of fib.
+/// The fork-join works together: geometric means of the ratios, and the worst of each.
 fn summary(rows: &[Row]) -> Table {
-    const WORKS: [&str; 6] = ["fib", "tree_small", "tree_large", "queens", "uts_t1", "uts_t3"];
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_header(["fork-join", "threads", "geometric mean", "worst", "in", "overhead, worst", "in"]);
-    for (system, rival) in [("filch_ctx", "rayon"), ("filch_ctx", "chili"), ("filch_join", "rayon")] {
+    let pairs =
+        [("filch_ctx", "rayon"), ("filch_ctx", "chili"), ("filch_join", "rayon"), (SERIAL, "rayon"), (SERIAL, "chili")];
+    for (system, rival) in pairs {
         for threads in [1, 2] {
-            let ours =
-                rows.iter().filter(|row| row.system == system && row.threads == threads && WORKS.contains(&row.work));
-            let pairs: Vec<_> = ours.filter_map(|row| Some((row, find(rows, row, rival)?))).collect();
-            let ratio = |(row, rival): &(&Row, &Row)| row.ns_per_op / rival.ns_per_op;
-            // Beyond what the work itself takes when it is shared perfectly.
-            let overhead = |(row, rival): &(&Row, &Row)| {
-                let serial = find(rows, row, "serial").map_or(0.0, |serial| serial.ns_per_op) / threads as f64;
-                (row.ns_per_op - serial) / (rival.ns_per_op - serial)
-            };
-            let worst = |of: &dyn Fn(&(&Row, &Row)) -> f64| {
-                let worst = pairs.iter().map(|pair| (of(pair), pair.0.work)).max_by(|a, b| a.0.total_cmp(&b.0));
-                worst.map_or_else(Default::default, |(ratio, work)| (format!("{ratio:.2}"), work.to_owned()))
-            };
-            let mean = (pairs.iter().map(|pair| ratio(pair).ln()).sum::<f64>() / pairs.len() as f64).exp();
-            let ((slowest, slowest_in), (most, most_in)) = (worst(&ratio), worst(&overhead));
-            let name = format!("{system} / {rival}");
-            table.add_row([name, threads.to_string(), format!("{mean:.2}"), slowest, slowest_in, most, most_in]);
+            let Some(found) = together(rows, system, rival, threads) else { continue };
+            let (ratio, overhead) = (|ratio: f64| format!("{ratio:.2}"), found.overhead);
+            table.add_row([
+                format!("{system} / {rival}"),
+                threads.to_string(),
+                ratio(found.mean),
+                ratio(found.worst.0),
+                found.worst.1.to_owned(),
+                ratio(overhead.0),
+                overhead.1.to_owned(),
+            ]);
         }
     }
     table

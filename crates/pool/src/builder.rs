@@ -141,8 +141,8 @@ impl Builder {
     /// Starts the threads.
     ///
     /// # Errors
-    /// If no or too many threads were asked for, if a worker cannot be pinned where it shall be, or if the system refuses
-    /// a thread.
+    /// If no or too many threads were asked for, if a name contains a zero byte, if a worker cannot be pinned where it shall
+    /// be, or if the system refuses a thread.
     pub fn build(mut self) -> io::Result<Pool> {
         let available = || available_parallelism().map_or(1, usize::from);
         let threads = self.threads.unwrap_or_else(available);
@@ -162,20 +162,25 @@ impl Builder {
         let (pinned, pins) = mpsc::channel();
         for index in 0..threads {
             let name = self.name.as_mut().map_or_else(|| format!("filch-{index}"), |name| name(index));
+            if name.contains('\0') {
+                return Err(refusal(format!("the name of worker {index} contains a zero byte: {name:?}")));
+            }
             let mut builder = thread::Builder::new().name(name);
             if let Some(bytes) = self.stack_size {
                 builder = builder.stack_size(bytes);
             }
             let registry = Arc::clone(&pool.registry);
             let pin = cpus.get(index).map(|cpu| (*cpu, pinned.clone()));
-            // If this fails, dropping the pool ends the threads that were started.
-            pool.threads.push(builder.spawn(move || {
+            pool.registry.count_alive();
+            let spawned = builder.spawn(move || {
                 if let Some((cpu, pinned)) = pin {
                     // Nobody listens any more only if the pool is already on its way out.
                     let _ = pinned.send(pin::to(cpu));
                 }
                 worker::run(registry, index);
-            })?);
+            });
+            // If this fails, dropping the pool ends the threads that were started.
+            pool.threads.push(spawned.inspect_err(|_| pool.registry.count_ended())?);
         }
         pins.iter().take(cpus.len()).collect::<io::Result<()>>()?;
         Ok(pool)

@@ -106,11 +106,14 @@ where
     unsafe fn take_back(&self, deque: &Deque, slot: *const Slot) -> Option<Result<R, Payload>> {
         // SAFETY: the caller's promise; after the wait the latch is set, and the thief wrote the result before.
         unsafe {
-            if deque.pop_slow(slot) {
-                return None;
-            }
             // A context exists only on a worker's thread; nothing else can be here.
             let Some(worker) = worker::current() else { std::process::abort() };
+            if deque.pop_slow(slot) {
+                if deque.has_public() {
+                    worker.registry().shared_fork(worker.index());
+                }
+                return None;
+            }
             worker.wait_for_job(self.header(), slot.wrapping_add(1));
             deque.reset(slot);
             Some((*self.result.get()).assume_init_read())
@@ -247,7 +250,7 @@ unsafe fn push_slow(deque: &Deque, tail: *const Slot, job: *const Header) -> *co
     // SAFETY: the caller's promise.
     let fits = unsafe { deque.push_slow(tail, job) };
     if fits && let Some(worker) = worker::current() {
-        worker.registry().shared_fork();
+        worker.registry().shared_fork(worker.index());
     }
     tail.wrapping_add(usize::from(fits))
 }

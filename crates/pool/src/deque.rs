@@ -457,3 +457,94 @@ fn null_slots(count: usize) -> Box<[Slot]> {
 fn null_slots(count: usize) -> Box<[Slot]> {
     (0..count).map(|_| Slot::new(ptr::null_mut())).collect()
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    unsafe fn nothing(_: *const Header, _: *const (), _: *const Slot) {}
+
+    /// A deque with so many private forks, as if the first had not been asked for.
+    fn with_private(count: u32, jobs: &[Header]) -> Deque {
+        let deque = Deque::new(jobs.len());
+        for (index, job) in (0..count).zip(jobs) {
+            // SAFETY: this thread is the owner, and the jobs outlive the deque.
+            unsafe { deque.push(deque.slot(index), job) };
+        }
+        deque
+    }
+
+    fn jobs() -> Vec<Header> {
+        (0..32).map(|_| Header::new(nothing)).collect()
+    }
+
+    fn public(deque: &Deque) -> (u32, u32) {
+        unpack(deque.public.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_fork_on_request_publishes_the_older_half() {
+        let jobs = jobs();
+        let deque = with_private(7, &jobs);
+        assert!(deque.may_push(deque.slot(7)) && !deque.is_wanted() && !deque.has_public());
+        deque.request();
+        assert!(!deque.may_push(deque.slot(7)) && deque.is_wanted());
+        // SAFETY: the tail is the true one, and the job outlives the deque.
+        assert!(unsafe { deque.push_slow(deque.slot(7), &raw const jobs[7]) });
+        assert_eq!(public(&deque), (0, 4), "half of eight");
+        assert!(deque.may_push(deque.slot(8)), "the request was answered");
+        // SAFETY: the newest fork; still private.
+        assert!(unsafe { deque.pop_private(deque.slot(7)) });
+    }
+
+    #[test]
+    fn a_join_on_request_publishes_the_older_half() {
+        let jobs = jobs();
+        let deque = with_private(9, &jobs);
+        deque.request();
+        // SAFETY: the newest fork.
+        unsafe {
+            assert!(!deque.pop_private(deque.slot(8)), "a thief that asks is heard at the next join, too");
+            assert!(deque.pop_slow(deque.slot(8)));
+            assert_eq!(public(&deque), (0, 4), "half of the eight that are left");
+            assert!(deque.pop_private(deque.slot(7)), "the request was answered");
+        }
+    }
+
+    #[test]
+    fn taking_public_forks_back_leaves_the_older_half() {
+        let jobs = jobs();
+        let deque = with_private(8, &jobs);
+        // SAFETY: the tail is the true one, then the newest fork is taken back, one after the other.
+        unsafe {
+            deque.publish_all(deque.slot(8));
+            assert_eq!(public(&deque), (0, 8));
+            assert!(!deque.pop_private(deque.slot(7)) && deque.pop_slow(deque.slot(7)));
+            assert_eq!(public(&deque), (0, 4));
+            assert!(deque.pop_private(deque.slot(6)));
+        }
+        assert!(!deque.is_wanted());
+    }
+
+    #[test]
+    fn the_last_public_fork_leaves_a_request_behind() {
+        let jobs = jobs();
+        let deque = with_private(2, &jobs);
+        // SAFETY: the tail is the true one, then the newest fork is taken back.
+        unsafe {
+            deque.publish_all(deque.slot(2));
+            assert!(matches!(deque.steal(1), Steal::Empty), "below the floor");
+            assert!(matches!(deque.steal(0), Steal::Job(job) if ptr::eq(job, &raw const jobs[0])));
+            assert!(!deque.is_wanted());
+            assert!(deque.pop_slow(deque.slot(1)), "taken back by its owner");
+        }
+        assert!(deque.is_wanted());
+        let deque = with_private(2, &jobs);
+        // SAFETY: as above.
+        unsafe { deque.publish_all(deque.slot(1)) };
+        assert!(matches!(deque.steal(0), Steal::Job(_)));
+        assert!(deque.is_wanted(), "taken by a thief");
+        // SAFETY: the newest fork.
+        assert!(!unsafe { deque.pop_private(deque.slot(1)) }, "at the join, too");
+    }
+}

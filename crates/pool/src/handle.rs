@@ -8,12 +8,14 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
+use crate::listen::News;
 use crate::quiet;
 use crate::registry::{Payload, Registry};
-use crate::sync::{Arc as Shared, AtomicBool, AtomicU32, AtomicU64, Condvar, Duration, Mutex, Ordering, lock};
+use crate::sync::{Arc as Shared, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, lock};
 use crate::task::{Fate, Task};
+use crate::wait::Awaited;
 use crate::worker::{self, Worker};
 
 /// The task was cancelled, or its pool ended before it started.
@@ -91,11 +93,6 @@ const QUEUED: u32 = 0;
 const STARTED: u32 = 1;
 
 const NOBODY_YET: u64 = u64::MAX;
-
-/// How long a worker that waits for a task looks away at first, and at most: nothing tells it of new forks to help with,
-/// while the end of the task wakes it at once.
-const SHORT_NAP: Duration = Duration::from_micros(50);
-const LONG_NAP: Duration = Duration::from_millis(5);
 
 /// A task with a handle: in a queue and in its handle's hands at the same time; whoever claims it first runs it.
 #[repr(C)]
@@ -189,6 +186,10 @@ where
 /// Waits for a spawned task: blocking with [`JoinHandle::join`], or as a future.
 ///
 /// Dropping it does not cancel the task. A panic of the task goes on in whoever asks for the result.
+///
+/// As a future it may be awaited anywhere. Polled on a worker of its own pool it runs the task right there if nobody began it,
+/// so waiting for it cannot take the pool's only worker away from it. What it cannot do, and `join` can: while an executor of
+/// yours parks that thread, nothing else runs on it, neither forks of the task nor whoever enters the pool from another one.
 #[must_use = "a task whose result nobody wants is better spawned with `detach`"]
 pub struct JoinHandle<R> {
     shared: Arc<dyn Joinable<R>>,
@@ -240,51 +241,88 @@ impl<R> JoinHandle<R> {
     /// Goes on with the task's panic.
     pub fn join(self) -> Result<R, Cancelled> {
         if !self.is_finished() {
-            match worker::current_of(&self.registry) {
+            match worker::current() {
                 Some(worker) => self.wait_on(worker),
-                None => {
-                    if let Some(foreign) = worker::current() {
-                        foreign.before_blocking();
-                    }
-                    block(self.shared.packet());
-                }
+                None => block(self.shared.packet()),
             }
         }
         let outcome = std::mem::replace(&mut *lock(&self.shared.packet().outcome), Outcome::Taken);
         finish(outcome)
     }
 
-    /// Waits on a worker of the same pool: runs the task if nobody does, else helps whoever runs it.
+    /// Waits on a worker: of the same pool it runs the task if nobody does, else helps whoever runs it.
     fn wait_on(&self, worker: &Worker) {
-        if !self.shared.started() && self.shared.claim_and_run(&self.registry, self.registry.fate()) {
-            worker.count_executed();
-        }
-        if self.is_finished() {
+        if self.run_on(worker) {
             return;
         }
         // Others may take its forks meanwhile.
         worker.before_blocking();
-        let mut nap = SHORT_NAP;
-        while !self.is_finished() {
-            if worker.help_with_task(self.shared.runner(), || self.is_finished()) {
-                nap = SHORT_NAP;
-                continue;
-            }
-            block_for(self.shared.packet(), nap);
-            nap = (nap * 2).min(LONG_NAP);
+        worker.wait(&mut TaskOf { handle: self, inside: worker.is_of(&self.registry) });
+    }
+
+    /// Runs the task on this worker if it is of the same pool and nobody began it; true if there is nothing left to wait for.
+    fn run_on(&self, worker: &Worker) -> bool {
+        let may_run = worker.is_of(&self.registry) && !self.shared.started();
+        if may_run && self.shared.claim_and_run(&self.registry, self.registry.fate()) {
+            worker.count_executed();
         }
+        self.is_finished()
     }
 }
 
-/// Blocks the thread until the outcome is there or the time is up.
-fn block_for<R>(packet: &Packet<R>, limit: Duration) {
-    let place = match packet.outcome.lock() {
-        Ok(guard) => guard,
-        Err(poisoned) => poisoned.into_inner(),
-    };
-    if matches!(*place, Outcome::Waiting(_)) {
-        // Whether the time ran out does not matter: the caller looks again. Nor does poison.
-        drop(packet.arrived.wait_timeout(place, limit));
+/// A task that a worker waits for.
+struct TaskOf<'a, R> {
+    handle: &'a JoinHandle<R>,
+    /// Whether the worker is of the same pool.
+    inside: bool,
+}
+
+/// Wakes a worker that waits for a task.
+struct Rouse(Shared<Registry>, usize);
+
+impl Wake for Rouse {
+    fn wake(self: Arc<Self>) {
+        self.0.rouse(self.1);
+    }
+}
+
+impl<R> Awaited for TaskOf<'_, R> {
+    fn is_done(&self) -> bool {
+        self.handle.is_finished()
+    }
+
+    fn announce_sleep(&self) -> bool {
+        let Some(worker) = worker::current() else { return false };
+        let mut place = lock(&self.handle.shared.packet().outcome);
+        if let Outcome::Waiting(waker) = &mut *place {
+            let rouse = || Waker::from(Arc::new(Rouse(Shared::clone(worker.registry()), worker.index())));
+            waker.get_or_insert_with(rouse);
+        }
+        matches!(*place, Outcome::Waiting(_))
+    }
+
+    fn help(&mut self, worker: &Worker) -> bool {
+        if self.inside {
+            worker.help_with_task(self.handle.shared.runner(), || self.is_done())
+        } else {
+            worker.run_entry()
+        }
+    }
+
+    fn news(&self) -> News {
+        match self.handle.shared.runner() {
+            _ if !self.inside => News::Entries,
+            Some((runner, _)) => News::ForkOf(runner),
+            None => News::AnyFork,
+        }
+    }
+
+    fn has_news(&self, worker: &Worker) -> bool {
+        match self.handle.shared.runner() {
+            _ if !self.inside => worker.registry().has_passed(),
+            Some((runner, _)) => worker.registry().seats[runner as usize].deque.has_public(),
+            None => true,
+        }
     }
 }
 
@@ -315,6 +353,12 @@ impl<R> Future for JoinHandle<R> {
     type Output = Result<R, Cancelled>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(worker) = worker::current()
+            && !self.run_on(worker)
+        {
+            // Whoever polls will probably park the thread.
+            worker.before_blocking();
+        }
         let outcome = {
             let mut place = lock(&self.shared.packet().outcome);
             if let Outcome::Waiting(waker) = &mut *place {

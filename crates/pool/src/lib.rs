@@ -31,6 +31,8 @@ mod handle;
 mod iter;
 #[cfg_attr(loom, allow(dead_code))]
 mod latch;
+#[cfg_attr(loom, allow(dead_code))]
+mod listen;
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 mod live;
 #[cfg(not(loom))]
@@ -58,6 +60,8 @@ mod task;
 #[cfg(not(loom))]
 mod topology;
 #[cfg(not(loom))]
+mod wait;
+#[cfg(not(loom))]
 mod watch;
 #[cfg(not(loom))]
 mod worker;
@@ -70,7 +74,7 @@ pub use self::{
     builder::Builder,
     context::{Ctx, join, run},
     handle::{CancelToken, Cancelled, JoinHandle},
-    iter::{for_each, for_each_mut, map, reduce},
+    iter::{Items, for_each, map, reduce},
     pool::{Pool, TaskBuilder, current_worker, global},
     scope::{Scope, scope},
     stats::{LATENCY_STEPS, Stats},

@@ -11,6 +11,7 @@ use loom::thread;
 
 use crate::deque::{Deque, Header, Slot, Steal};
 use crate::latch::Latch;
+use crate::listen::{Listeners, News};
 use crate::live::Live;
 use crate::ring::{Ring, Take};
 use crate::sleep::Sleep;
@@ -384,6 +385,61 @@ fn an_active_worker_is_never_left_without_a_sentinel() {
         // As at its first fork.
         sleep.wake_sentinel();
         sleeper.join().unwrap();
+    });
+}
+
+/// Two workers wait: one for a fork of worker 0 and one for whoever enters. Both are told or see it before they sleep; and the
+/// count of sleepers is right in the end, whoever counted them down.
+#[test]
+fn news_is_not_slept_over() {
+    model(3, || {
+        let shared = Arc::new((Listeners::new(2), [AtomicUsize::new(0), AtomicUsize::new(0)]));
+        let waiters = [(0, News::ForkOf(0)), (1, News::Entries)].map(|(index, news)| {
+            let other = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (listeners, visible) = &*other;
+                listeners.start(index, news);
+                if visible[index].load(Ordering::Relaxed) == 0 {
+                    // loom reports a deadlock if nobody wakes it.
+                    thread::park();
+                }
+                listeners.stop(index);
+                assert_eq!(visible[index].load(Ordering::Relaxed), 1);
+            })
+        });
+        let (listeners, visible) = &*shared;
+        for (place, news) in visible.iter().zip([News::ForkOf(0), News::Entries]) {
+            place.store(1, Ordering::Relaxed);
+            listeners.tell_all(news, |index| waiters[index].thread().unpark());
+        }
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        assert_eq!(listeners.count(), 0);
+    });
+}
+
+/// Something only one worker can do is seen by it before it sleeps, or wakes it; and it is counted out once, by whomever.
+#[test]
+fn what_is_meant_for_one_is_not_slept_over() {
+    model(3, || {
+        let shared = Arc::new((Listeners::new(1), AtomicUsize::new(0)));
+        let other = Arc::clone(&shared);
+        let waiter = thread::spawn(move || {
+            let (listeners, order) = &*other;
+            listeners.start(0, News::Nothing);
+            if order.load(Ordering::Relaxed) == 0 {
+                // loom reports a deadlock if nobody wakes it.
+                thread::park();
+            }
+            listeners.stop(0);
+            assert_eq!(order.load(Ordering::Relaxed), 1);
+        });
+        let (listeners, order) = &*shared;
+        order.store(1, Ordering::Relaxed);
+        if listeners.tell(0) {
+            waiter.thread().unpark();
+        }
+        waiter.join().unwrap();
+        assert_eq!(listeners.count(), 0);
     });
 }
 

@@ -32,7 +32,9 @@ use crate::worker::{self, Worker};
 /// assert_eq!(sum, 5050);
 /// ```
 ///
-/// Dropping it runs everything that was spawned to its end and joins the threads.
+/// Dropping it runs everything that was spawned to its end and joins the threads. A worker that drops its own pool cannot wait
+/// for that, and one of another pool waits only until all that still runs in this one waits for something itself, which may be
+/// that very worker; the threads go on and end by themselves then.
 pub struct Pool {
     pub(crate) registry: Arc<Registry>,
     pub(crate) threads: Vec<thread::JoinHandle<()>>,
@@ -68,9 +70,34 @@ struct Entry<F, R> {
     body: UnsafeCell<Option<F>>,
     result: UnsafeCell<MaybeUninit<Result<R, Payload>>>,
     latch: Latch,
-    waiter: Thread,
+    waiter: Waiter,
     /// The processor the waiter was on.
     from: Option<usize>,
+}
+
+/// Who waits for an entry.
+#[derive(Clone)]
+enum Waiter {
+    /// A thread that is no worker.
+    Thread(Thread),
+    /// A worker, of this pool or of another.
+    Worker(Arc<Registry>, usize),
+}
+
+impl Waiter {
+    fn here() -> Self {
+        match worker::current() {
+            Some(worker) => Self::Worker(Arc::clone(worker.registry()), worker.index()),
+            None => Self::Thread(current()),
+        }
+    }
+
+    fn wake(&self) {
+        match self {
+            Self::Thread(thread) => thread.unpark(),
+            Self::Worker(registry, index) => registry.rouse(*index),
+        }
+    }
 }
 
 impl<F, R> Entry<F, R>
@@ -84,7 +111,7 @@ where
             body: UnsafeCell::new(Some(body)),
             result: UnsafeCell::new(MaybeUninit::uninit()),
             latch: Latch::new(),
-            waiter: current(),
+            waiter: Waiter::here(),
             from: pin::here(),
         }
     }
@@ -92,10 +119,15 @@ where
     unsafe fn run(task: *mut Task, worker: &Worker, _: Fate) -> bool {
         // SAFETY: the waiter keeps the entry alive until the latch is set, and it was queued once.
         let this = unsafe { &*task.cast::<Self>() };
+        // This is no task, and may take long: if the last one has just ended, say so.
+        worker.registry().nudge_idle_waiters();
         // SAFETY: only the one who took it from the queue comes here.
         let body = unsafe { (*this.body.get()).take() };
         if let Some(body) = body {
+            // Workers that wait may run it on top of a scope it has nothing to do with.
+            let outer = worker.enter_scope(std::ptr::null());
             let result = catch_unwind(AssertUnwindSafe(body));
+            worker.close_scope(outer);
             // SAFETY: the waiter looks only after the latch is set.
             unsafe { (*this.result.get()).write(result) };
         }
@@ -104,7 +136,7 @@ where
         // SAFETY: alive until here, set once.
         let parked = unsafe { Latch::set(&this.latch) };
         if parked {
-            waiter.unpark();
+            waiter.wake();
         }
         worker.served(from.filter(|_| !parked));
         false
@@ -159,23 +191,28 @@ impl Pool {
 
     /// Runs `body` on a worker of this pool and waits for it. On such a worker it just calls it.
     ///
-    /// A worker of another pool blocks meanwhile. Two pools that enter each other in a circle can therefore run out of
-    /// workers: let one of them have a thread to spare.
+    /// Pools may enter each other, also in a circle: a worker of another pool that waits here runs what workers of other pools
+    /// enter its own pool with meanwhile. So do not hold a lock while you enter another pool if those want it too.
     pub fn install<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         if worker::current_of(&self.registry).is_some() {
             return body();
         }
-        if let Some(foreign) = worker::current() {
-            foreign.before_blocking();
-        }
         let entry = Entry::new(body);
-        let woken = self.registry.inject(entry.queued(), Lane::Awaited);
-        if woken && self.registry.take_forked() {
-            self.registry.sleep.wake_companion();
-        }
-        // A worker that was awake takes it at once. One that was just woken often starts on this very core: make room.
-        // SAFETY: queued once, just above.
-        unsafe { entry.wait((!woken).then_some(&*self.registry)) }.unwrap_or_else(|payload| resume_unwind(payload))
+        let result = if let Some(foreign) = worker::current() {
+            self.registry.enter(entry.queued());
+            foreign.wait_across(&entry.latch);
+            // SAFETY: queued once, just above.
+            unsafe { entry.wait(None) }
+        } else {
+            let woken = self.registry.inject(entry.queued(), Lane::Awaited);
+            if woken && self.registry.take_forked() {
+                self.registry.sleep.wake_companion();
+            }
+            // A worker that was awake takes it at once. One that was just woken often starts on this very core: make room.
+            // SAFETY: queued once, just above.
+            unsafe { entry.wait((!woken).then_some(&*self.registry)) }
+        };
+        result.unwrap_or_else(|payload| resume_unwind(payload))
     }
 
     /// Runs `body` on a worker of this pool with a context to fork from.
@@ -190,15 +227,15 @@ impl Pool {
 
     /// Runs `body` once on every worker, given its index, and returns the results in that order.
     ///
-    /// A worker runs its part between two tasks, or while it waits for a fork or a scope: `body` must not lock what a
-    /// task may hold meanwhile. A worker that calls it runs its own part at once.
+    /// A worker runs its part between two tasks, or while it waits for something: `body` must not lock what a task may
+    /// hold meanwhile. A worker that calls it runs its own part at once.
     ///
     /// # Panics
     /// With the first panic of a part, after all have ended.
     pub fn broadcast<R: Send>(&self, body: impl Fn(usize) -> R + Sync) -> Vec<R> {
         let body = &body;
         let here = worker::current_of(&self.registry);
-        if let Some(waiting) = worker::current() {
+        if let Some(waiting) = here {
             waiting.before_blocking();
         }
         let entries: Vec<_> = (0..self.threads()).map(|index| Entry::new(move || body(index))).collect();
@@ -210,7 +247,9 @@ impl Pool {
             // SAFETY: it was not queued, and it runs here once.
             unsafe { (entry.task.run)(entry.queued(), worker, Fate::Run) };
             // Other workers may broadcast at the same time: do our part of theirs while they do theirs of ours.
-            entries.iter().for_each(|entry| worker.wait_until(&entry.latch, || false));
+            entries.iter().for_each(|entry| worker.wait_for_part(&entry.latch));
+        } else if let Some(foreign) = worker::current() {
+            entries.iter().for_each(|entry| foreign.wait_across(&entry.latch));
         }
         // SAFETY: each was queued or run exactly once.
         let results: Vec<_> = entries.iter().map(|entry| unsafe { entry.wait(None) }).collect();
@@ -233,7 +272,8 @@ impl Pool {
         self.registry.spawn(detached(body), Lane::Normal);
     }
 
-    /// Spawns a task on the worker that got the same key before, so that what it left in the cache is still there.
+    /// Spawns a task on the worker that got the same key before, so that what it left in the cache is still there; unless that
+    /// one is overloaded, as for [`Pool::spawn_on`].
     pub fn spawn_near<R: Send + 'static>(
         &self,
         key: impl Hash,
@@ -242,7 +282,8 @@ impl Pool {
         self.task().near(key).spawn(body)
     }
 
-    /// Spawns a task on one worker, unless that one is overloaded.
+    /// Spawns a task on one worker, by index (modulo the number of workers), unless that one is overloaded: as soon as 64 tasks
+    /// sent to it wait, others may take them, and further ones are spawned like any other.
     pub fn spawn_on<R: Send + 'static>(
         &self,
         worker: usize,
@@ -253,14 +294,17 @@ impl Pool {
 
     /// Blocks until every spawned task has ended, those spawned meanwhile included.
     ///
+    /// A worker of another pool may call it too, but not from within something that a task of this pool waits for: that one
+    /// would wait for itself.
+    ///
     /// # Panics
     /// On a worker of this pool: the task that calls it could not end.
     pub fn wait_idle(&self) {
         assert!(worker::current_of(&self.registry).is_none(), "wait_idle on a worker would wait for itself");
-        if let Some(foreign) = worker::current() {
-            foreign.before_blocking();
+        match worker::current() {
+            Some(foreign) => foreign.look_across(|| self.registry.is_idle()),
+            None => self.registry.wait_idle(),
         }
-        self.registry.wait_idle();
     }
 
     /// What the workers did so far, together.
@@ -285,13 +329,17 @@ impl Pool {
 
     fn end(&mut self, discard: bool) {
         self.registry.stop(discard);
-        let own_thread = worker::current_of(&self.registry).is_some();
-        for thread in self.threads.drain(..) {
-            // A pool dropped by its own worker cannot wait for it; the threads end by themselves then.
-            if !own_thread {
-                // A worker catches every panic; there is nothing to learn from the result.
-                let _ = thread.join();
+        let wait = match worker::current() {
+            None => true,
+            Some(worker) if worker.is_of(&self.registry) => false,
+            Some(foreign) => {
+                foreign.look_across(|| self.registry.is_ended_or_stuck());
+                self.registry.is_ended()
             }
+        };
+        for thread in self.threads.drain(..).filter(|_| wait) {
+            // A worker catches every panic; there is nothing to learn from the result.
+            let _ = thread.join();
         }
     }
 }
@@ -329,7 +377,7 @@ impl TaskBuilder<'_> {
         self
     }
 
-    /// Prefers the worker that got the same key before.
+    /// Prefers the worker that got the same key before, as [`Pool::spawn_near`].
     pub fn near(mut self, key: impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
@@ -337,7 +385,7 @@ impl TaskBuilder<'_> {
         self
     }
 
-    /// Prefers one worker, by index (modulo the number of workers).
+    /// Prefers one worker, as [`Pool::spawn_on`].
     pub fn on(mut self, worker: usize) -> Self {
         self.worker = Some(worker);
         self

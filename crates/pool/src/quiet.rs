@@ -6,10 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls something of a user's whose panic nobody could be told of.
 pub(crate) fn call(body: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
-        // Dropping the payload might panic again, and so on; a little memory is the better loss.
-        mem::forget(payload);
+    /// How often the payload of a panic may panic when it is dropped, and that one's, and so on.
+    const MOST: usize = 8;
+    let mut result = catch_unwind(AssertUnwindSafe(body));
+    for _ in 0..MOST {
+        let Err(payload) = result else { return };
+        result = catch_unwind(AssertUnwindSafe(|| drop(payload)));
     }
+    // There may be no end to it; a little memory is the better loss.
+    mem::forget(result);
 }
 
 /// Drops something of a user's.

@@ -4,9 +4,11 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::ptr;
 use std::sync::OnceLock;
 
 use crate::deque::{Deque, Header};
+use crate::listen::{Listeners, News};
 use crate::quiet;
 use crate::ring::Ring;
 use crate::scope::Core;
@@ -18,7 +20,7 @@ use crate::sync::{
 use crate::task::{Fate, LANES, Lane, Task};
 use crate::topology::Victims;
 use crate::watch::TaskHooks;
-use crate::worker;
+use crate::worker::{self, Work};
 
 /// What a panic carries.
 pub(crate) type Payload = Box<dyn Any + Send + 'static>;
@@ -38,13 +40,24 @@ struct Queued(*mut Task);
 // SAFETY: a task is built from parts that are Send, and whoever takes it out of the queue owns it.
 unsafe impl Send for Queued {}
 
-/// A forked job that a helper took by mistake and put here for somebody else, with the worker that forked it.
-struct Passed {
-    job: *const Header,
-    owner: u32,
+/// Something for whoever is free first.
+enum Passed {
+    /// A forked job that a helper took by mistake, with the worker that forked it.
+    Job(*const Header, u32),
+    /// What a worker of another pool entered this one with. Also those who wait for another pool may run it.
+    Entry(*mut Task),
 }
-// SAFETY: the job was published, so it may be run by any worker; its owner waits until it is done.
+// SAFETY: the job was published, so it may be run by any worker, and its owner waits until it is done; as for `Queued`.
 unsafe impl Send for Passed {}
+
+impl Passed {
+    fn work(self) -> Work {
+        match self {
+            Self::Job(job, owner) => Work::Job(job, owner),
+            Self::Entry(task) => Work::Task(task),
+        }
+    }
+}
 
 /// A queue behind a lock, whose length can be read without it.
 struct Queue<T> {
@@ -120,6 +133,10 @@ pub(crate) struct Seat {
 pub(crate) struct Registry {
     pub(crate) seats: Box<[Seat]>,
     pub(crate) sleep: Sleep,
+    /// Workers that sleep while they wait for something.
+    pub(crate) listeners: Listeners,
+    /// Workers whose threads have not ended.
+    alive: AtomicUsize,
     /// Whom each worker robs first.
     pub(crate) victims: Victims,
     /// Apart from each other: workers look at some lanes for every task while others are being filled.
@@ -143,9 +160,10 @@ pub(crate) struct Registry {
     pub(crate) helps_anyone: bool,
 }
 
-/// How long whoever waits for the end of all tasks looks away at first, and at most.
+/// How long whoever waits for the end of all tasks looks away at first, and at most. Workers tell when they run out of tasks;
+/// this is for those that go on with a fork somebody passed on.
 const SHORT_LOOK: Duration = Duration::from_micros(100);
-const LONG_LOOK: Duration = Duration::from_millis(2);
+const LONG_LOOK: Duration = Duration::from_millis(20);
 
 impl Registry {
     pub(crate) fn new(threads: usize, stack_size: usize) -> Self {
@@ -160,6 +178,8 @@ impl Registry {
         Self {
             seats: (0..threads).map(seat).collect(),
             sleep: Sleep::new(),
+            listeners: Listeners::new(threads),
+            alive: AtomicUsize::new(0),
             victims: Victims::flat(threads),
             injector: std::array::from_fn(|_| Padded(Queue::new())),
             passed: Padded(Queue::new()),
@@ -227,6 +247,7 @@ impl Registry {
     pub(crate) fn mail(&self, index: usize, task: *mut Task) {
         self.seats[index].orders.with(|queue| queue.push_back(Queued(task)));
         self.sleep.wake(index);
+        self.tell(index);
     }
 
     /// The next task meant for this worker, if it is at least so urgent.
@@ -244,6 +265,11 @@ impl Registry {
     #[inline]
     pub(crate) fn take_order(&self, index: usize) -> Option<*mut Task> {
         self.seats[index].orders.take_first()
+    }
+
+    /// Whether there is something this worker must do.
+    pub(crate) fn has_order(&self, index: usize) -> bool {
+        self.seats[index].orders.len() > 0
     }
 
     /// Something meant for another worker that has too much of it.
@@ -307,36 +333,100 @@ impl Registry {
 
     /// Passes a forked job on to whoever is free, or to its owner if that one waits for it.
     pub(crate) fn pass_on(&self, job: *const Header, owner: u32) {
-        self.passed.with(|queue| queue.push_back(Passed { job, owner }));
+        self.passed.with(|queue| queue.push_back(Passed::Job(job, owner)));
         self.sleep.notify();
-        if let Some(thread) = self.seats[owner as usize].thread.get() {
+        self.rouse(owner as usize);
+    }
+
+    /// A worker of another pool enters this one; true if a sleeper was woken for it.
+    pub(crate) fn enter(&self, task: *mut Task) -> bool {
+        self.passed.with(|queue| queue.push_back(Passed::Entry(task)));
+        let woken = self.sleep.notify();
+        self.listeners.tell_all(News::Entries, |index| self.unpark(index));
+        woken
+    }
+
+    /// Whether there is something for whoever is free first.
+    pub(crate) fn has_passed(&self) -> bool {
+        self.passed.len() > 0
+    }
+
+    /// Takes whatever was passed first.
+    #[inline]
+    pub(crate) fn take_passed(&self) -> Option<Work> {
+        self.find_passed(|_| true).map(Passed::work)
+    }
+
+    /// Takes a certain job.
+    pub(crate) fn take_passed_job(&self, wanted: *const Header) -> Option<(*const Header, u32)> {
+        let wanted = |passed: &Passed| matches!(passed, Passed::Job(job, _) if ptr::eq(*job, wanted));
+        match self.find_passed(wanted)? {
+            Passed::Job(job, owner) => Some((job, owner)),
+            Passed::Entry(_) => None,
+        }
+    }
+
+    /// Takes what a worker of another pool waits for.
+    pub(crate) fn take_passed_entry(&self) -> Option<*mut Task> {
+        match self.find_passed(|passed| matches!(passed, Passed::Entry(_)))? {
+            Passed::Entry(task) => Some(task),
+            Passed::Job(..) => None,
+        }
+    }
+
+    #[inline]
+    fn find_passed(&self, wanted: impl Fn(&Passed) -> bool) -> Option<Passed> {
+        if self.passed.len() == 0 { None } else { self.search_passed(wanted) }
+    }
+
+    #[cold]
+    fn search_passed(&self, wanted: impl Fn(&Passed) -> bool) -> Option<Passed> {
+        self.passed.with(|queue| queue.iter().position(wanted).and_then(|at| queue.remove(at)))
+    }
+
+    fn unpark(&self, index: usize) {
+        if let Some(thread) = self.seats[index].thread.get() {
             thread.unpark();
         }
     }
 
-    /// Takes a passed job: any, or the one asked for.
-    #[inline]
-    pub(crate) fn take_passed(&self, wanted: Option<*const Header>) -> Option<(*const Header, u32)> {
-        if self.passed.len() == 0 { None } else { self.find_passed(wanted) }
+    /// Wakes a worker: what it waits for has ended, or is there for it to run.
+    pub(crate) fn rouse(&self, index: usize) {
+        self.listeners.stop(index);
+        self.unpark(index);
     }
 
+    /// Wakes a worker if it sleeps while it waits: there is something that only it can run, or that it could help with.
+    pub(crate) fn tell(&self, index: usize) {
+        if self.listeners.tell(index) {
+            self.unpark(index);
+        }
+    }
+
+    /// Wakes those who wait for something this worker runs: it has published a fork.
+    pub(crate) fn tell_of_forks(&self, publisher: usize) {
+        self.listeners.tell_all(News::ForkOf(publisher as u32), |index| self.unpark(index));
+    }
+
+    /// Gives a task of a scope that somebody took by mistake to whoever is free, or to its scope's owner.
     #[cold]
-    fn find_passed(&self, wanted: Option<*const Header>) -> Option<(*const Header, u32)> {
-        self.passed.with(|queue| {
-            let at = match wanted {
-                Some(job) => queue.iter().position(|passed| passed.job == job)?,
-                None => 0,
-            };
-            queue.remove(at).map(|passed| (passed.job, passed.owner))
-        })
+    pub(crate) fn give_back(&self, task: *mut Task) {
+        // Looked up first: once it is in the queue, it may be run and its scope gone.
+        // SAFETY: the caller took it out of a queue, so it and its scope are alive.
+        let owner = unsafe { (*task).scope.as_ref() }.map(Core::owner);
+        self.inject(task, Lane::Awaited);
+        if let Some(owner) = owner {
+            self.tell(owner);
+        }
     }
 
     /// A worker has just shared a fork: somebody shall be awake to take it.
-    pub(crate) fn shared_fork(&self) {
+    pub(crate) fn shared_fork(&self, publisher: usize) {
         if !self.forked.load(Ordering::Relaxed) {
             self.forked.store(true, Ordering::Relaxed);
         }
         self.sleep.wake_sentinel();
+        self.tell_of_forks(publisher);
     }
 
     /// Whether anybody forked since the last call.
@@ -344,7 +434,7 @@ impl Registry {
         self.forked.load(Ordering::Relaxed) && self.forked.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a worker that is about to park should look again.
+    /// Whether a worker that is about to park should look again. While the pool ends, anybody may do what is meant for one.
     pub(crate) fn has_work(&self, index: usize) -> bool {
         let public = |seat: &Seat| seat.deque.has_public() || seat.rings.iter().any(|ring| ring.len() > 0);
         self.injector.iter().any(|queue| queue.len() > 0)
@@ -353,6 +443,34 @@ impl Registry {
             || self.seats[index].orders.len() > 0
             || self.seats.iter().any(public)
             || (0..self.seats.len()).any(|seat| self.has_surplus_mail(seat))
+    }
+
+    /// A worker's thread starts.
+    pub(crate) fn count_alive(&self) {
+        self.alive.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A worker's thread ends.
+    pub(crate) fn count_ended(&self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether all its threads have ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.alive.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether the pool was told to stop and nobody has anything to do any more, nor runs what could make more.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.is_stopping() && self.sleep.is_quiet_but_for(0) && !self.has_work(0)
+    }
+
+    /// Whether a pool that was told to stop does not get on by itself: all its threads have ended, or those that run something
+    /// sleep until others do something, perhaps the very thread that asks.
+    pub(crate) fn is_ended_or_stuck(&self) -> bool {
+        let waiting = self.listeners.count();
+        let nobody_else = || waiting == self.seats.len() || !self.has_work(0);
+        self.is_ended() || (waiting > 0 && self.sleep.is_quiet_but_for(waiting) && nobody_else())
     }
 
     pub(crate) fn stop(&self, discard: bool) {
@@ -391,7 +509,6 @@ impl Registry {
             };
             let mut nap = SHORT_LOOK;
             while !self.is_idle() {
-                // A worker that goes on with something else tells nobody that a task has ended.
                 guard = match condition.wait_timeout(guard, nap) {
                     Ok((guard, _)) => guard,
                     Err(poisoned) => poisoned.into_inner().0,
@@ -402,7 +519,7 @@ impl Registry {
         self.idle_waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A worker ran out of work: those who wait for the end may look again.
+    /// A worker ran out of tasks: those who wait for the end may look again.
     pub(crate) fn nudge_idle_waiters(&self) {
         fence(Ordering::SeqCst);
         if self.idle_waiters.load(Ordering::Relaxed) > 0 {

@@ -117,6 +117,23 @@ impl Core {
         &self.tally
     }
 
+    /// The worker that waits.
+    pub(crate) fn owner(&self) -> usize {
+        self.owner
+    }
+
+    /// Wakes those who wait for this scope and the ones around it: there is a new task they can run.
+    #[cold]
+    fn tell_owners(&self, registry: &Registry) {
+        let mut scope = ptr::from_ref(self);
+        while !scope.is_null() {
+            // SAFETY: the caller keeps this scope from ending, and its ancestors live longer.
+            let (owner, parent) = unsafe { ((*scope).owner, (*scope).parent) };
+            registry.tell(owner);
+            scope = parent;
+        }
+    }
+
     /// Whether this scope is `other` or was opened, at whatever depth, by a task of it.
     pub(crate) fn descends_from(&self, other: *const Self) -> bool {
         let mut scope = ptr::from_ref(self);
@@ -150,7 +167,7 @@ impl Core {
         unsafe {
             let (owner, ours) = ((*this).owner, (*this).is_owned_by(Some(worker)));
             if Tally::end(&raw const (*this).tally, ours) {
-                worker.unpark(owner);
+                worker.registry().rouse(owner);
             }
         }
     }
@@ -179,6 +196,9 @@ impl<'scope> Scope<'scope> {
         match worker.filter(|worker| ours || worker.is_of(registry)) {
             Some(worker) => worker.push(task, Lane::Awaited),
             None => registry.spawn_outside(task, Lane::Awaited),
+        }
+        if registry.listeners.count() > 0 {
+            core.tell_owners(registry);
         }
     }
 

@@ -74,6 +74,12 @@ impl Sleep {
         self.active.load(Ordering::SeqCst) == 0
     }
 
+    /// Whether nobody looks for work, and at most so many workers run something. A worker that found something counts as
+    /// running before it stops searching.
+    pub(crate) fn is_quiet_but_for(&self, running: usize) -> bool {
+        self.searching.load(Ordering::SeqCst) == 0 && self.active.load(Ordering::SeqCst) <= running
+    }
+
     /// Work was made visible by a thread outside the pool, or for a worker that must not be kept waiting. True if a
     /// sleeper was woken for it.
     pub(crate) fn notify(&self) -> bool {

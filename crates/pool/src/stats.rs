@@ -4,7 +4,9 @@
 //! costs two plain additions, which waiting for an idle pool needs anyway, and all else is counted by workers that have
 //! nothing to do.
 
-use crate::sync::{AtomicU64, Duration, Ordering};
+use std::time::Instant;
+
+use crate::sync::{AtomicU64, Duration, Ordering, yield_now};
 
 /// Steps of the steal-latency histogram: powers of two, in nanoseconds.
 pub const LATENCY_STEPS: usize = 32;
@@ -23,7 +25,7 @@ pub struct Stats {
     pub steals_tried: u64,
     /// Looks that brought something.
     pub steals_won: u64,
-    /// How long the worker was parked.
+    /// How long the worker was parked, the sleep it is in included.
     pub parked: Duration,
     /// How often it parked.
     pub parks: u64,
@@ -52,6 +54,10 @@ impl Stats {
     }
 }
 
+/// No sleep, and one that is just being added to the sum.
+const NONE: u64 = 0;
+const ENDING: u64 = u64::MAX;
+
 /// The counters behind [`Stats`]; only the owning worker writes.
 pub(crate) struct Counters {
     pub(crate) executed: Counter,
@@ -59,8 +65,11 @@ pub(crate) struct Counters {
     pub(crate) jobs_stolen: Counter,
     pub(crate) steals_tried: Counter,
     pub(crate) steals_won: Counter,
-    pub(crate) parked_ns: Counter,
-    pub(crate) parks: Counter,
+    parked_ns: Counter,
+    /// When the current sleep began, in nanoseconds after `epoch`, or `NONE`, or `ENDING`.
+    parked_since: AtomicU64,
+    epoch: Instant,
+    parks: Counter,
     steal_latency: [Counter; LATENCY_STEPS],
 }
 
@@ -93,8 +102,43 @@ impl Counters {
             steals_tried: Counter::new(),
             steals_won: Counter::new(),
             parked_ns: Counter::new(),
+            parked_since: AtomicU64::new(NONE),
+            epoch: Instant::now(),
             parks: Counter::new(),
             steal_latency: std::array::from_fn(|_| Counter::new()),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// A sleep begins. Only the owner calls it, and `wake` when it ends.
+    pub(crate) fn sleep(&self) {
+        self.parks.add(1);
+        self.parked_since.store(self.now(), Ordering::Release);
+    }
+
+    pub(crate) fn wake(&self) {
+        // Before the clock is read: whoever still sees the sleep going on has read it earlier.
+        let since = self.parked_since.swap(ENDING, Ordering::SeqCst);
+        let slept = self.now() - since;
+        // Release: who sees the sleep in the sum sees that it is ending, too.
+        self.parked_ns.add(slept);
+        self.parked_since.store(NONE, Ordering::Release);
+    }
+
+    /// How long the worker slept, the current sleep included.
+    fn parked(&self) -> Duration {
+        loop {
+            let since = self.parked_since.load(Ordering::Acquire);
+            let (before, now) = (self.parked_ns.get(), self.now());
+            // The same sleep, which has not been added meanwhile; or still none.
+            if since != ENDING && self.parked_since.load(Ordering::SeqCst) == since {
+                let current = if since == NONE { 0 } else { now.saturating_sub(since) };
+                return Duration::from_nanos(before + current);
+            }
+            yield_now();
         }
     }
 
@@ -112,7 +156,7 @@ impl Counters {
             jobs_stolen: self.jobs_stolen.get(),
             steals_tried: self.steals_tried.get(),
             steals_won,
-            parked: Duration::from_nanos(self.parked_ns.get()),
+            parked: self.parked(),
             parks: self.parks.get(),
             steal_latency: std::array::from_fn(|step| self.steal_latency[step].get()),
         }

@@ -108,8 +108,12 @@ impl Topology {
 
     /// Whom one of so many workers robs: one list for each distance at which there is somebody, nearest first.
     ///
-    /// Within a list a worker starts anywhere; before all of them it tries whoever had something the last time.
+    /// Within a list a worker starts anywhere; before all of them it tries whoever had something the last time. A worker that
+    /// is none of so many robs nobody.
     pub fn victims(&self, workers: usize, worker: usize) -> Vec<Vec<usize>> {
+        if worker >= workers {
+            return Vec::new();
+        }
         let victims = Victims::new(self, workers);
         let list = |level| {
             let mut list: Vec<usize> = victims.at(worker, level, 0).collect();
@@ -237,6 +241,7 @@ mod tests {
         assert_eq!(big().victims(16, 13), [vec![5], vec![4, 12], vec![6, 7, 14, 15], vec![0, 1, 2, 3, 8, 9, 10, 11]]);
         assert_eq!(big().victims(3, 2), [vec![0, 1]], "only workers there are; nobody shares more than the node");
         assert_eq!(big().victims(1, 0), Vec::<Vec<usize>>::new());
+        assert_eq!(big().victims(0, 16), Vec::<Vec<usize>>::new(), "no such worker");
     }
 
     #[test]

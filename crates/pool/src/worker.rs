@@ -1,12 +1,10 @@
-//! One worker: what it runs next, how it steals, how it waits, when it sleeps.
-//!
-//! While it waits for something it runs only what that something consists of; it never picks up unrelated work then.
+//! One worker: what it runs next, how it steals, when it sleeps. How it waits for something is in `wait`.
 
 use std::cell::Cell;
 use std::time::Instant;
 use std::{mem, ptr};
 
-use crate::deque::{Deque, Header, NOBODY, Slot, Steal};
+use crate::deque::{Deque, Header, Slot, Steal};
 use crate::latch::Latch;
 use crate::pin;
 use crate::quiet::NoPanicPasses;
@@ -20,9 +18,9 @@ use crate::task::{Fate, LANES, Lane, Task};
 
 /// How often an idle worker looks everywhere before it sleeps, with growing pauses.
 #[cfg(not(shuttle))]
-const SEARCH_ROUNDS: u32 = 16;
+pub(crate) const SEARCH_ROUNDS: u32 = 16;
 #[cfg(shuttle)]
-const SEARCH_ROUNDS: u32 = 2;
+pub(crate) const SEARCH_ROUNDS: u32 = 2;
 
 /// How many of these pauses are busy waits; after that the worker yields.
 const SPIN_ROUNDS: u32 = 6;
@@ -53,7 +51,7 @@ thread_local! {
 
 /// Something to run.
 #[derive(Clone, Copy)]
-enum Work {
+pub(crate) enum Work {
     /// A stolen job and the worker that forked it.
     Job(*const Header, u32),
     Task(*mut Task),
@@ -140,6 +138,7 @@ pub(crate) fn run(registry: Arc<Registry>, index: usize) {
     worker.call_hook(worker.registry.exit_hook.as_ref());
     DEQUE.with(|slot| slot.set(ptr::null()));
     CURRENT.with(|slot| slot.set(ptr::null()));
+    worker.registry.count_ended();
 }
 
 impl Worker {
@@ -233,6 +232,10 @@ impl Worker {
         loop {
             self.work();
             sleep.stop_active();
+            if self.registry.is_stopping() {
+                // It may have been the last: those who stayed because of it can go.
+                sleep.wake_all();
+            }
             self.registry.nudge_idle_waiters();
             let Some(work) = self.idle() else { break };
             sleep.start_active();
@@ -260,7 +263,7 @@ impl Worker {
     }
 
     /// The next thing to run that needs no stealing.
-    fn next(&self) -> Option<Work> {
+    pub(crate) fn next(&self) -> Option<Work> {
         self.next_own().map(Work::Task).or_else(|| self.next_of_all())
     }
 
@@ -283,8 +286,8 @@ impl Worker {
 
     /// The next thing to run if it may be anything that needs no stealing.
     fn next_of_all(&self) -> Option<Work> {
-        if let Some((job, owner)) = self.registry.take_passed(None) {
-            return Some(Work::Job(job, owner));
+        if let Some(passed) = self.registry.take_passed() {
+            return Some(passed);
         }
         if let Some(task) = self.registry.take_order(self.index()) {
             return Some(Work::Task(task));
@@ -353,7 +356,7 @@ impl Worker {
 
     /// # Safety
     /// The caller took the task out of a queue.
-    unsafe fn run_task(&self, task: *mut Task) {
+    pub(crate) unsafe fn run_task(&self, task: *mut Task) {
         // SAFETY: tasks in queues are alive and consumed once.
         unsafe {
             // A scope waits for its tasks, so they run even if the pool throws the others away.
@@ -365,7 +368,7 @@ impl Worker {
     /// # Safety
     /// As for `consume`; a scope waits for the task.
     #[inline]
-    unsafe fn run_scoped(&self, task: *mut Task) {
+    pub(crate) unsafe fn run_scoped(&self, task: *mut Task) {
         // SAFETY: the caller's promise.
         unsafe { self.consume(task, Fate::Run) };
     }
@@ -392,7 +395,7 @@ impl Worker {
 
     /// # Safety
     /// The caller stole the job from `owner`, and `tail` is this worker's true tail.
-    unsafe fn run_job(&self, job: *const Header, owner: u32, tail: *const Slot) {
+    pub(crate) unsafe fn run_job(&self, job: *const Header, owner: u32, tail: *const Slot) {
         self.seat().counters.jobs_stolen.add(1);
         self.deque().arm();
         // Which scope the job belongs to is not known here.
@@ -409,18 +412,12 @@ impl Worker {
         self.close_scope(outer);
         // SAFETY: still alive; set once, by the one thief.
         if unsafe { Latch::set(latch) } {
-            self.unpark(owner as usize);
-        }
-    }
-
-    pub(crate) fn unpark(&self, index: usize) {
-        if let Some(thread) = self.registry.seats[index].thread.get() {
-            thread.unpark();
+            self.registry.rouse(owner as usize);
         }
     }
 
     /// Looks everywhere once, at the last good victim first, then nearest first; asks everybody for work if there is none.
-    fn steal(&self) -> Option<Work> {
+    pub(crate) fn steal(&self) -> Option<Work> {
         let count = self.registry.seats.len();
         if count == 1 {
             return None;
@@ -499,7 +496,9 @@ impl Worker {
                 }
             }
             sleep.stop_search();
-            if registry.is_stopping() && !registry.has_work(index) {
+            if registry.is_drained() {
+                // Others may have seen this one search, and stayed because of it.
+                sleep.wake_all();
                 return None;
             }
             sleep.enlist(index, current_thread());
@@ -518,7 +517,7 @@ impl Worker {
                 quiet = 0;
             }
             let may_park = sentinel || quiet > QUIET_NAPS || sleep.has_sentinel() || sleep.none_active();
-            if may_park && !registry.has_work(index) && !registry.is_stopping() {
+            if may_park && !registry.has_work(index) && !registry.is_drained() {
                 self.park(|| if sentinel { park_timeout(nap) } else { park() });
                 // Whoever enters now wakes this worker and makes room for it.
                 self.crowded.set(0);
@@ -542,186 +541,15 @@ impl Worker {
         }
     }
 
-    fn park(&self, park: impl FnOnce()) {
-        let began = Instant::now();
+    pub(crate) fn park(&self, park: impl FnOnce()) {
+        let counters = &self.seat().counters;
+        counters.sleep();
         park();
-        let counters = &self.seat().counters;
-        counters.parks.add(1);
-        counters.parked_ns.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    /// Waits for a job that was stolen from the slot below `tail`, helping its thief with what descends from it.
-    ///
-    /// # Safety
-    /// The job was stolen from this worker and its latch not yet seen set; `tail` is the true tail.
-    #[cold]
-    pub(crate) unsafe fn wait_for_job(&self, job: *const Header, tail: *const Slot) {
-        // SAFETY: stolen means published, and the job lives in a frame of this thread.
-        let shared = unsafe { (*job).shared() };
-        self.wait_until(&shared.latch, || {
-            let (runner, floor) = shared.runner();
-            if runner == NOBODY {
-                // Just stolen, or taken by a helper who passed it on.
-                let Some((job, owner)) = self.registry.take_passed(Some(job)) else { return false };
-                // SAFETY: it is ours to run now, like any stolen job.
-                unsafe { self.run_job(job, owner, tail) };
-                return true;
-            }
-            // SAFETY: `tail` is the caller's promise.
-            unsafe { self.leapfrog(runner, floor, tail, || shared.latch.is_done()) }
-        });
-    }
-
-    /// Takes a fork from `runner`, which runs what we wait for with forks from slot `floor` on; false if there is none.
-    ///
-    /// # Safety
-    /// `tail` is this worker's true tail, and `done` says truly whether what we wait for has ended.
-    unsafe fn leapfrog(&self, runner: u32, floor: u32, tail: *const Slot, done: impl FnOnce() -> bool) -> bool {
-        let counters = &self.seat().counters;
-        counters.steals_tried.add(1);
-        let victim = &self.registry.seats[runner as usize].deque;
-        match victim.steal(floor) {
-            Steal::Job(found) if done() => self.registry.pass_on(found, runner),
-            Steal::Job(found) => {
-                counters.steals_won.add(1);
-                // The runner was still at it when we took this, so it descends from what we wait for.
-                // SAFETY: just stolen from `runner`; `tail` is the caller's promise.
-                unsafe { self.run_job(found, runner, tail) };
-            }
-            Steal::Retry => {}
-            Steal::Empty => {
-                victim.request();
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Does something useful while a spawned task is awaited that `runner` runs with forks from slot `floor` on.
-    pub(crate) fn help_with_task(&self, runner: Option<(u32, u32)>, done: impl FnOnce() -> bool) -> bool {
-        let others = runner.filter(|(runner, _)| *runner != self.index);
-        // SAFETY: this is the owner's thread, and the tail is looked up.
-        others.is_some_and(|(runner, floor)| unsafe { self.leapfrog(runner, floor, self.deque().tail(), done) })
-            || self.run_order()
-            || (self.registry.helps_anyone && self.run_anything())
-    }
-
-    /// Waits for a scope, running tasks of that scope and of scopes opened by them only. `mark` is where its tasks begin
-    /// in the ring.
-    pub(crate) fn wait_for_scope(&self, scope: &Core, mark: i64) {
-        let ring = &self.seat().rings[Lane::Awaited as usize];
-        let mut may_steal = true;
-        let mut help = || {
-            let mut helped = false;
-            // As long as there are some here, there is no need to look whether the scope has ended.
-            // SAFETY: this is the owner's thread.
-            while let Some(task) = unsafe { ring.pop_above(mark) } {
-                self.run_if_of_scope(task, scope);
-                helped = true;
-            }
-            if helped {
-                return true;
-            }
-            if let Some(task) = self.registry.take_of_scope(scope) {
-                return self.run_if_of_scope(task, scope);
-            }
-            let found = if may_steal { self.steal_awaited() } else { None };
-            // Taking other scopes' tasks from their workers helps nobody: stop it after the first.
-            found.is_some_and(|task| {
-                may_steal = self.run_if_of_scope(task, scope);
-                true
-            })
-        };
-        let tally = scope.tally();
-        self.wait(|| tally.is_done(), || tally.announce_sleep(), &mut help);
-    }
-
-    /// Takes one task somebody waits for from the nearest worker that has any.
-    fn steal_awaited(&self) -> Option<*mut Task> {
-        let counters = &self.seat().counters;
-        let task = self.registry.victims.around(self.index(), 0).find_map(|victim| {
-            counters.steals_tried.add(1);
-            steal_one(&self.registry.seats[victim], Lane::Awaited)
-        });
-        counters.steals_won.add(u64::from(task.is_some()));
-        task
-    }
-
-    /// Runs the task if the scope waits for it; otherwise somebody who is free shall have it.
-    #[inline]
-    fn run_if_of_scope(&self, task: *mut Task, scope: &Core) -> bool {
-        // SAFETY: just taken out of a queue, so it is alive and ours, and so is its scope. Only tasks of scopes are here
-        // or ones without.
-        let ours = unsafe {
-            let found = (*task).scope;
-            ptr::eq(found, scope) || found.as_ref().is_some_and(|found| found.descends_from(scope))
-        };
-        if ours {
-            // SAFETY: as above.
-            unsafe { self.run_scoped(task) };
-        } else {
-            self.registry.inject(task, Lane::Awaited);
-        }
-        ours
-    }
-
-    /// Waits for a latch; `help` does something useful or returns false.
-    pub(crate) fn wait_until(&self, latch: &Latch, mut help: impl FnMut() -> bool) {
-        self.wait(|| latch.is_done(), || latch.announce_sleep(), &mut help);
-    }
-
-    /// Waits until something is `done`; `announce` says that this worker is about to park, or returns false.
-    fn wait(&self, done: impl Fn() -> bool, announce: impl Fn() -> bool, help: &mut impl FnMut() -> bool) {
-        let (mut failures, mut nap) = (0u32, SHORT_NAP);
-        while !done() {
-            if help() || self.run_order() || (self.registry.helps_anyone && self.run_anything()) {
-                (failures, nap) = (0, SHORT_NAP);
-                continue;
-            }
-            failures += 1;
-            if failures < SEARCH_ROUNDS {
-                spin(1 << failures.min(5));
-            } else if failures < 2 * SEARCH_ROUNDS {
-                yield_now();
-            } else if announce() {
-                self.park(|| park_timeout(nap));
-                nap = (nap * 2).min(LONG_NAP);
-            }
-        }
-    }
-
-    /// Runs whatever there is, on top of what waits here; false if there is nothing.
-    pub(crate) fn run_anything(&self) -> bool {
-        let work = self.next().or_else(|| self.steal());
-        match work {
-            // SAFETY: just taken out of its queue; this is the owner's thread.
-            Some(Work::Job(job, owner)) => unsafe { self.run_job(job, owner, self.deque().tail()) },
-            // SAFETY: just taken out of its queue.
-            Some(Work::Task(task)) => unsafe { self.run_task(task) },
-            None => {}
-        }
-        work.is_some()
-    }
-
-    /// Runs this worker's part of a broadcast: whoever started it may be what we wait for.
-    fn run_order(&self) -> bool {
-        let order = self.registry.take_order(self.index());
-        if let Some(task) = order {
-            // SAFETY: just taken out of the queue.
-            unsafe { self.run_task(task) };
-        }
-        order.is_some()
-    }
-
-    /// Called before the thread blocks for something the pool cannot help with: others may take its forks.
-    pub(crate) fn before_blocking(&self) {
-        // SAFETY: this is the owner's thread, and the tail is the true one.
-        unsafe { self.deque().publish_all(self.deque().tail()) };
-        self.registry.sleep.notify();
+        counters.wake();
     }
 }
 
-fn steal_one(seat: &Seat, lane: Lane) -> Option<*mut Task> {
+pub(crate) fn steal_one(seat: &Seat, lane: Lane) -> Option<*mut Task> {
     loop {
         match seat.rings[lane as usize].steal() {
             Take::One(task) => return Some(task),

@@ -107,22 +107,23 @@ fn the_figures_are_true() {
 fn the_total_is_the_sum_and_sleep_is_counted() {
     let pool = Pool::builder().threads(2).build().unwrap();
     let parked = |pool: &Pool| pool.worker_stats().into_iter().map(|stats| stats.parked).collect::<Vec<_>>();
-    // A worker counts a sleep when it wakes, so wake them until both have slept for a while.
-    // What they sleep from then on began after the last of these times.
-    let began = loop {
-        let began = std::time::Instant::now();
-        pool.broadcast(|_| ());
-        std::thread::sleep(Duration::from_millis(1));
-        if parked(&pool).iter().all(|time| *time >= Duration::from_millis(2)) {
-            break began;
-        }
-    };
-    let before = parked(&pool);
-    std::thread::sleep(Duration::from_millis(20));
     pool.broadcast(|_| ());
-    for (before, after) in before.iter().zip(parked(&pool)) {
-        assert!(after - *before <= began.elapsed() + Duration::from_millis(5), "no more than there was");
-        assert!(after > *before);
+    // Nobody wakes them: what they sleep is seen while they do.
+    let (began, before) = (std::time::Instant::now(), parked(&pool));
+    let slept = || parked(&pool).into_iter().zip(&before).map(|(after, before)| after - *before).collect::<Vec<_>>();
+    while slept().into_iter().any(|time| time < Duration::from_millis(20)) {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", slept());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let slept = slept();
+    assert!(slept.iter().all(|time| *time <= began.elapsed()), "no more than there was: {slept:?}");
+    pool.broadcast(|_| ());
+    let mut last = parked(&pool);
+    for _ in 0..1000 {
+        let now = parked(&pool);
+        assert!(last.iter().zip(&now).all(|(last, now)| last <= now), "it never runs back");
+        last = now;
+        pool.install(|| ());
     }
     let (total, workers) = (pool.stats(), pool.worker_stats());
     assert!(total.parks <= sum(&workers, |stats| stats.parks));

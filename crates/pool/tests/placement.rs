@@ -92,6 +92,41 @@ fn an_idle_worker_robs_its_neighbour_first() {
     }
 }
 
+/// Both workers are held; one of them has 64 tasks in its queue. The other is let loose.
+#[test]
+fn a_thief_takes_half_of_the_spawned_tasks() {
+    const TASKS: usize = 64;
+    let pool = Arc::new(Pool::builder().threads(2).build().unwrap());
+    let (ready, all_ready) = mpsc::channel();
+    let gates: Vec<_> = (0..2)
+        .map(|worker| {
+            let (gate, wait) = mpsc::channel::<()>();
+            let (inner, ready) = (Arc::downgrade(&pool), ready.clone());
+            pool.task().on(worker).detach(move || {
+                ready.send(()).unwrap();
+                wait.recv().unwrap();
+                if let (Some(pool), 0) = (inner.upgrade(), worker) {
+                    (0..TASKS).for_each(|_| pool.detach(|| ()));
+                    ready.send(()).unwrap();
+                    wait.recv().unwrap();
+                }
+            });
+            gate
+        })
+        .collect();
+    all_ready.iter().take(2).for_each(drop);
+    gates[0].send(()).unwrap();
+    all_ready.recv().unwrap();
+    let before = pool.stats();
+    gates[1].send(()).unwrap();
+    while pool.stats().executed < TASKS as u64 + 1 {
+        std::thread::yield_now();
+    }
+    // 33 of 64, 16 of the 31 that are left, then 8, 4, 2 and 1.
+    assert_eq!(pool.stats().steals_won - before.steals_won, 6);
+    gates[0].send(()).unwrap();
+}
+
 #[test]
 fn a_stack_is_as_large_as_asked_for() {
     /// Takes at least a kilobyte for each step down.

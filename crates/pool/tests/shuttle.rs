@@ -97,3 +97,54 @@ fn ending() {
         assert_eq!(count.load(Ordering::SeqCst), 3);
     });
 }
+
+/// Each pool has one worker, which waits for the other pool and is needed there.
+#[test]
+fn pools_in_a_circle() {
+    check(|| {
+        let (a, b) = (pool(1), pool(1));
+        assert_eq!(a.install(|| b.install(|| a.install(|| 7))), 7);
+        assert_eq!(a.install(|| b.broadcast(|_| a.broadcast(|index| index))), [[0]]);
+    });
+}
+
+#[test]
+fn a_pool_dropped_by_whom_it_waits_for() {
+    check(|| {
+        let (a, b) = (Arc::new(pool(1)), Arc::new(pool(1)));
+        let (last, other, count) = (Arc::clone(&a), Arc::clone(&b), Arc::new(AtomicUsize::new(0)));
+        let ran = Arc::clone(&count);
+        a.detach(move || {
+            other.install(move || drop(last));
+            ran.fetch_add(1, Ordering::SeqCst);
+        });
+        drop(a);
+        while count.load(Ordering::SeqCst) == 0 {
+            shuttle::thread::yield_now();
+        }
+    });
+}
+
+/// A worker waits for what another runs, and helps it: with its forks, with tasks of its scope, with a task it holds a handle of.
+#[test]
+fn waiting_workers_are_told() {
+    check(|| {
+        let pool = Arc::new(pool(2));
+        pool.install(|| {
+            filch_pool::join(
+                || filch_pool::join(|| (), || ()),
+                || filch_pool::join(|| (), || filch_pool::join(|| (), || ())),
+            )
+        });
+        let count = AtomicUsize::new(0);
+        pool.scope(|scope| {
+            scope.spawn(|scope| {
+                scope.spawn(|_| _ = filch_pool::join(|| (), || _ = count.fetch_add(1, Ordering::SeqCst)));
+                scope.spawn(|_| _ = count.fetch_add(1, Ordering::SeqCst));
+            });
+        });
+        assert_eq!(count.load(Ordering::SeqCst), 2);
+        let task = pool.spawn(|| filch_pool::join(|| 1, || 2));
+        assert_eq!(pool.install(|| task.join()), Ok((1, 2)));
+    });
+}

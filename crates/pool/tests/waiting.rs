@@ -4,11 +4,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use filch_pool::{Pool, current_worker, join};
 
 fn until(mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
     while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never comes");
         std::thread::yield_now();
     }
 }
@@ -43,9 +46,13 @@ fn unrelated_work_is_left_alone_while_waiting() {
                 task.spawn(move || _ = count.fetch_add(1, Ordering::SeqCst))
             })
             .collect();
-        // It looked around for something to do and went to sleep, several times.
-        let before = shared.worker_stats()[waiting].parks;
-        until(|| shared.worker_stats()[waiting].parks >= before + 5);
+        // It looked around for something to do several times, and helped with what it waits for.
+        let stolen = || shared.worker_stats()[waiting].jobs_stolen;
+        let before = stolen();
+        until(|| {
+            join(|| (), || ());
+            stolen() >= before + 3
+        });
         assert_eq!(count.load(Ordering::SeqCst), 0);
         drop(handles);
     });
@@ -193,4 +200,186 @@ fn helping_stays_as_deep_as_the_work() {
     for _ in 0..rounds {
         assert_eq!(pool.install(|| tree(depth)), 1 << depth);
     }
+}
+
+/// Three workers. One waits for its scope and finds a task of another scope, which it must leave alone. Then a task of its own
+/// scope comes up in a place where only it can take it.
+#[test]
+fn a_scope_is_helped_after_tasks_of_another_were_found() {
+    let pool = Pool::builder().threads(3).build().unwrap();
+    let (held, entered, taken) = (AtomicBool::new(true), AtomicBool::new(false), AtomicBool::new(false));
+    let spawned = AtomicBool::new(false);
+    let (owner, ran_on) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX));
+    let won = |worker: usize| pool.worker_stats()[worker].steals_won;
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            pool.install(|| {
+                until(|| taken.load(Ordering::SeqCst));
+                let before = won(owner.load(Ordering::SeqCst));
+                filch_pool::scope(|other| {
+                    other.spawn(|_| ());
+                    spawned.store(true, Ordering::SeqCst);
+                    until(|| won(owner.load(Ordering::SeqCst)) > before);
+                    entered.store(true, Ordering::SeqCst);
+                    until(|| !held.load(Ordering::SeqCst));
+                });
+            });
+        });
+        pool.scope(|scope| {
+            owner.store(current_worker().unwrap(), Ordering::SeqCst);
+            scope.spawn(|scope| {
+                taken.store(true, Ordering::SeqCst);
+                until(|| entered.load(Ordering::SeqCst));
+                for _ in 0..3 {
+                    ran_on.store(usize::MAX, Ordering::SeqCst);
+                    scope.spawn(|_| ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
+                    until(|| ran_on.load(Ordering::SeqCst) == owner.load(Ordering::SeqCst));
+                }
+                held.store(false, Ordering::SeqCst);
+            });
+            // Somebody else takes it. The wait begins when there is something of the other scope to be found.
+            until(|| taken.load(Ordering::SeqCst) && spawned.load(Ordering::SeqCst));
+        });
+    });
+}
+
+/// The owner of a scope sleeps because there is nothing it could do. Then there is something, and only it can do it.
+#[test]
+#[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+fn the_owner_of_a_scope_is_told_of_new_tasks() {
+    let pool = Pool::builder().threads(2).build().unwrap();
+    let (taken, ran_on) = (AtomicBool::new(false), AtomicUsize::new(usize::MAX));
+    pool.scope(|scope| {
+        let owner = current_worker().unwrap();
+        let (pool, taken, ran_on) = (&pool, &taken, &ran_on);
+        scope.spawn(move |scope| {
+            taken.store(true, Ordering::SeqCst);
+            // It does not wake up by itself any more.
+            let parks = || pool.worker_stats()[owner].parks;
+            let (mut seen, mut since) = (parks(), Instant::now());
+            until(|| {
+                if parks() != seen {
+                    (seen, since) = (parks(), Instant::now());
+                }
+                since.elapsed() > Duration::from_millis(20)
+            });
+            scope.spawn(move |_| ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
+            until(|| ran_on.load(Ordering::SeqCst) == owner);
+        });
+        until(|| taken.load(Ordering::SeqCst));
+    });
+}
+
+/// The pool is being dropped while a task still forks: both arms can end only if two workers run them.
+#[test]
+fn a_pool_that_ends_still_shares_what_its_tasks_fork() {
+    let exits = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&exits);
+    let pool = Pool::builder().threads(2).on_exit(move |_| _ = count.fetch_add(1, Ordering::SeqCst)).build().unwrap();
+    let (started, running) = mpsc::channel();
+    let (ending, end) = mpsc::channel::<()>();
+    let result = pool.spawn(move || {
+        started.send(()).unwrap();
+        end.recv().unwrap();
+        // The idle worker has been told by now; without reason to stay it would be gone soon.
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(100) && exits.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        let (here, other) = (current_worker(), AtomicBool::new(false));
+        join(
+            || until(|| other.load(Ordering::SeqCst)),
+            || {
+                other.store(true, Ordering::SeqCst);
+                assert_ne!(current_worker(), here);
+            },
+        );
+    });
+    running.recv().unwrap();
+    let dropping = std::thread::spawn(move || drop(pool));
+    ending.send(()).unwrap();
+    assert_eq!(result.join(), Ok(()));
+    dropping.join().unwrap();
+}
+
+const HELD_BACK: usize = 8;
+
+fn until_all_ran(ran: &AtomicUsize) {
+    until(|| ran.load(Ordering::SeqCst) == HELD_BACK);
+}
+
+/// A worker forks while the other is held, so that hardly anything is published. Then it blocks in `block`, which ends only
+/// when all the forks have been run: they must be public by then, since the worker that made them answers nobody any more.
+fn forks_are_taken_while(block: impl Fn(Arc<AtomicUsize>) + Sync) {
+    fn forks(left: usize, ran: &AtomicUsize, innermost: &(dyn Fn() + Sync)) {
+        if left == 0 {
+            innermost();
+        } else {
+            join(|| forks(left - 1, ran, innermost), || _ = ran.fetch_add(1, Ordering::SeqCst));
+        }
+    }
+    let pool = Pool::builder().threads(2).build().unwrap();
+    let (held, ran) = (AtomicBool::new(true), Arc::new(AtomicUsize::new(0)));
+    std::thread::scope(|threads| {
+        let (began, begun) = mpsc::channel();
+        let (pool, held) = (&pool, &held);
+        threads.spawn(move || {
+            pool.install(|| {
+                began.send(()).unwrap();
+                until(|| !held.load(Ordering::SeqCst));
+            });
+        });
+        begun.recv().unwrap();
+        pool.install(|| {
+            forks(HELD_BACK, &ran, &|| {
+                held.store(false, Ordering::SeqCst);
+                block(Arc::clone(&ran));
+            });
+        });
+    });
+}
+
+#[test]
+fn a_worker_that_blocks_lets_its_forks_be_taken() {
+    let other = Pool::builder().threads(1).build().unwrap();
+    forks_are_taken_while(|ran| other.install(|| until_all_ran(&ran)));
+    forks_are_taken_while(|ran| other.spawn(move || until_all_ran(&ran)).join().unwrap());
+    forks_are_taken_while(|ran| {
+        other.detach(move || until_all_ran(&ran));
+        other.wait_idle();
+    });
+    forks_are_taken_while(|ran| _ = other.broadcast(|_| until_all_ran(&ran)));
+    forks_are_taken_while(|ran| {
+        let another = Pool::builder().threads(1).build().unwrap();
+        another.detach(move || until_all_ran(&ran));
+        drop(another);
+    });
+    forks_are_taken_while(|ran| {
+        let mut task = std::pin::pin!(other.spawn(move || until_all_ran(&ran)));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        while Future::poll(task.as_mut(), &mut context).is_pending() {
+            std::thread::yield_now();
+        }
+    });
+}
+
+/// Nobody looks for the end of all tasks more often than every few milliseconds: the worker that ends the last one tells.
+#[test]
+#[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+fn whoever_waits_for_the_end_of_all_tasks_is_told() {
+    let pool = Pool::builder().threads(1).build().unwrap();
+    let wait = |_| {
+        let (ended, end) = mpsc::channel();
+        pool.detach(move || {
+            // Long enough for the one that waits to look away for as long as it ever does.
+            std::thread::sleep(Duration::from_millis(50));
+            ended.send(Instant::now()).unwrap();
+        });
+        pool.wait_idle();
+        end.recv().unwrap().elapsed()
+    };
+    let mut times: Vec<Duration> = (0..16).map(wait).collect();
+    times.sort_unstable();
+    // Without being told it would see the end after 10 ms on average.
+    assert!(times[4] < Duration::from_millis(2), "{times:?}");
 }
