@@ -250,7 +250,7 @@ impl Scheduler {
                 let mut settled = self.bare_explanation(task, status, cause);
                 if cause == Cause::NoWorker {
                     let refusals = self.tasks.extra(task.slot).and_then(|extra| extra.refusals.as_deref());
-                    settled.refusals = refusals.map(Refusals::clone).unwrap_or_default();
+                    settled.refusals = refusals.cloned().unwrap_or_default();
                 }
                 if cause == Cause::ParentFailed {
                     let parents = self.tasks.extra(task.slot).into_iter().flat_map(|extra| &extra.parents);
@@ -549,7 +549,7 @@ impl Scheduler {
             Some((self.worker_id(*class.members.first()?), lack))
         });
         let mut classes: Vec<(WorkerId, Lack)> = refused.collect();
-        let unseen = (self.classes.len() as usize).saturating_sub(CLASSES);
+        let unseen = self.classes.len().saturating_sub(CLASSES);
         let more = (classes.len().saturating_sub(REFUSALS) + unseen) as u32;
         classes.truncate(REFUSALS);
         Refusals { classes, more }

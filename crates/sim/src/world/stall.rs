@@ -84,7 +84,8 @@ impl World {
     fn words(&self, explanation: &Explanation) -> String {
         let mut words: Vec<String> = explanation.reasons.iter().map(|reason| self.reason(reason)).collect();
         let classes: Vec<String> = explanation
-            .refused_by
+            .refusals
+            .classes
             .iter()
             .map(|(worker, lack)| format!("{} {}", self.who(*worker), self.lack(lack)))
             .collect();
