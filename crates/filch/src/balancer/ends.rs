@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::state::{After, Wake};
 use super::{Balancer, State};
+use crate::calm::calmly;
 use crate::error::Error;
 use crate::info::JobStatus;
 
@@ -336,7 +337,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Drop for JobEnd<T, R> {
     fn drop(&mut self) {
         if let Some(key) = self.waiting {
             self.forget();
-            self.balancer.shared.with(|state, _, after| state.look_for_end(key, true, after));
+            // It may be dropped by a panic of code that must not use the balancer, and must not panic again then.
+            calmly(|| self.balancer.shared.with(|state, _, after| state.look_for_end(key, true, after)));
         }
     }
 }

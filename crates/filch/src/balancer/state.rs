@@ -109,6 +109,9 @@ pub(crate) enum Report<R> {
     Error(Arc<str>, Option<Arc<R>>),
 }
 
+/// A steal that was tried: from whom, where one could be chosen, and how it went.
+pub(crate) type Stole = (Option<WorkerId>, StealOutcome);
+
 /// A task that left with its worker.
 pub(crate) struct HandedBack<T> {
     pub(crate) task: TaskId,
@@ -235,7 +238,7 @@ pub(crate) struct State<T, R> {
     pub(crate) post: Post<R>,
     /// Those who wait for the end of a job or of everything.
     pub(super) ends: Ends,
-    stole: Vec<(Option<WorkerId>, StealOutcome)>,
+    stole: Vec<Stole>,
     pub(crate) telemetry: StealTelemetry,
     pub(crate) stopped: bool,
 }
@@ -340,8 +343,8 @@ impl<T, R> State<T, R> {
     }
 
     /// Steals of the steps since last asked, for whoever knows how long they took.
-    pub(crate) fn stole(&mut self) -> Option<impl Iterator<Item = (Option<WorkerId>, StealOutcome)> + use<T, R>> {
-        (!self.stole.is_empty()).then(|| std::mem::take(&mut self.stole).into_iter())
+    pub(crate) fn take_stole(&mut self) -> Vec<Stole> {
+        std::mem::take(&mut self.stole)
     }
 
     // ---- tasks ----
