@@ -3,7 +3,7 @@
 //! [`State::step`] is the only way to the machine; it carries out the actions that come back. Whatever may run code of
 //! other people (waking, calling back, dropping payloads) is put into [`After`] and done once the lock is free.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread::Thread;
@@ -57,7 +57,8 @@ pub(crate) struct WorkerRecord {
     pub(crate) name: Arc<str>,
     pub(crate) capabilities: Vec<String>,
     /// Those who wait for a task for it, longest first. Each of them has a wish standing in the machine.
-    waiting: VecDeque<u64>,
+    /// Keys only grow, so the first of them is the longest; and whoever gives up is found among many.
+    waiting: BTreeSet<u64>,
 }
 
 /// How to wake somebody.
@@ -652,7 +653,7 @@ impl<T, R> State<T, R> {
             self.workers.resize_with(id.index() + 1, || None);
         }
         self.workers_by_name.insert(Arc::clone(&name), id);
-        self.workers[id.index()] = Some(WorkerRecord { id, name, capabilities, waiting: VecDeque::new() });
+        self.workers[id.index()] = Some(WorkerRecord { id, name, capabilities, waiting: BTreeSet::new() });
     }
 
     /// A worker has left: those who wait for a task for it wait in vain.
@@ -745,7 +746,7 @@ impl<T, R> State<T, R> {
         let key = self.next_key();
         self.waiters.insert(key, Waiter { worker, wake, news: News::Waiting });
         if let Some(record) = self.worker_mut(worker) {
-            record.waiting.push_back(key);
+            record.waiting.insert(key);
         }
         Ok(Err(Some(key)))
     }
@@ -759,7 +760,7 @@ impl<T, R> State<T, R> {
     /// Gives an assignment to whoever has waited longest for one for that worker.
     fn hand_over(&mut self, delivery: Delivery<T>, after: &mut After<T, R>) {
         let worker = delivery.worker;
-        if let Some(key) = self.worker_mut(worker).and_then(|record| record.waiting.pop_front())
+        if let Some(key) = self.worker_mut(worker).and_then(|record| record.waiting.pop_first())
             && let Some(waiter) = self.waiters.get_mut(&key)
         {
             waiter.news = News::Ready(delivery);
@@ -790,7 +791,7 @@ impl<T, R> State<T, R> {
 
     fn withdraw(&mut self, now: Time, worker: WorkerId, key: u64, after: &mut After<T, R>) {
         if let Some(record) = self.worker_mut(worker) {
-            record.waiting.retain(|other| *other != key);
+            record.waiting.remove(&key);
             let _ = self.step(now, Event::Withdraw { worker }, after);
         }
     }
