@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use filch_core::map::Map;
 use filch_core::steal::{StealOutcome, StealTelemetry};
-use filch_core::{Action, Cause, Event, JobId, Refusal, Scheduler, Status, TaskId, Time, WorkerId};
+use filch_core::{Action, Cause, Event, JobId, Lack, Refusal, Scheduler, Status, TaskId, Time, WorkerId};
 use smallvec::SmallVec;
 
 use super::ends::Ends;
@@ -138,6 +138,11 @@ impl<T> Default for Answers<T> {
 
 /// A payload or a result that is no longer needed.
 type Garbage<T, R> = (Option<Arc<T>>, Option<Arc<R>>);
+
+/// What several workers lack, as one text; nothing if there is nothing to say.
+fn in_one_line(lacks: &[String]) -> Option<Arc<str>> {
+    (!lacks.is_empty()).then(|| lacks.join("; ").into())
+}
 
 /// Lists longer than this are not kept for the next operation.
 const LONG_LIST: usize = 4096;
@@ -307,7 +312,7 @@ impl<T, R> State<T, R> {
                 Action::HandedBack { task, index, .. } => self.hand_back(task, index),
                 Action::Element { job, task, payload, index } => self.enter_element(job, task, payload, index, after),
                 Action::ElementsRefused { worker, lack, .. } => {
-                    self.lacks.push(format!("{}: {}", self.worker_label(worker), self.names.lack(lack)));
+                    self.lacks.push(self.lack_words(worker, lack));
                 }
                 Action::ElementsSettled { job, count, status, cause } => {
                     self.elements_settled(job, count, status, cause);
@@ -435,11 +440,22 @@ impl<T, R> State<T, R> {
 
     fn elements_settled(&mut self, job: JobId, count: u32, status: Status, cause: Cause) {
         let lacks = std::mem::take(&mut self.lacks);
-        let error = (!lacks.is_empty()).then(|| lacks.join("; ").into());
+        let error = in_one_line(&lacks);
         self.jobs.settle_elements(job, count, status, error.as_ref());
         if !self.callbacks.is_empty() {
             self.post.push(StatusChange::of_elements(job, count, status, cause, error));
         }
+    }
+
+    fn lack_words(&self, worker: WorkerId, lack: Lack) -> String {
+        format!("{}: {}", self.worker_label(worker), self.names.lack(lack))
+    }
+
+    /// What each class of workers lacks for a task that has just failed for want of a worker.
+    fn lacks_for(&self, task: TaskId) -> Option<Arc<str>> {
+        let refused_by = self.scheduler.explain(task)?.refused_by.into_iter();
+        let lacks: Vec<String> = refused_by.map(|(worker, lack)| self.lack_words(worker, lack)).collect();
+        in_one_line(&lacks)
     }
 
     fn enter(&mut self, task: TaskId, staged: Staged<T>, origin: Origin, after: &mut After<T, R>) {
@@ -536,8 +552,10 @@ impl<T, R> State<T, R> {
         }
         let worker = worker.filter(|_| is_told).and_then(|worker| self.worker(worker));
         let worker = worker.map(|record| Arc::clone(&record.name));
+        let lacks = (is_settled && cause == Cause::NoWorker).then(|| self.lacks_for(task)).flatten();
         let mut entry = self.entries.get_mut(task);
         if let Some(entry) = &mut entry {
+            entry.error = lacks.or(entry.error.take());
             if let Some(job) = entry.origin.job() {
                 let before = entry.told.replace(status);
                 self.jobs.move_task(job, before, status);
