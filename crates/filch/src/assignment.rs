@@ -6,6 +6,7 @@ use std::sync::Arc;
 use filch_core::{Event, JobId, TaskId, WorkerId};
 
 use crate::balancer::{Delivery, Report, Shared};
+use crate::calm::calmly;
 use crate::error::Error;
 
 /// One try of one task, for reports without the [`Assignment`] at hand. A report that names it can never be mistaken for
@@ -165,8 +166,9 @@ impl<T, R> Drop for Assignment<T, R> {
     fn drop(&mut self) {
         if self.open {
             let (task, attempt) = (self.task, self.attempt);
-            // Refused if the task was reported by its id or revoked meanwhile; then there is nothing to give back.
-            let _ = self.shared.report(task, Event::GiveBack { task, attempt }, None);
+            // Refused if the task was reported by its id or revoked meanwhile; then there is nothing to give back. It may be
+            // dropped by a panic of code that must not use the balancer, and must not panic again then.
+            let _ = calmly(|| self.shared.report(task, Event::GiveBack { task, attempt }, None));
         }
     }
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use filch_core::policy::{self, Order, OwnPolicy, Policy, TaskView, Terms, WorkerView};
-use filch_core::tracker::Estimator;
-use filch_core::{Event, Scheduler, TypeId};
+use filch_core::tracker::{Estimate, Estimator, Tracker};
+use filch_core::{Event, KindId, Scheduler, Span, TypeId};
 
 use crate::balancer::Balancer;
 use crate::calm::calmly;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, Timepiece};
 use crate::config::{self, Config, PolicySpec};
 use crate::error::BuildError;
 use crate::names::NameBook;
@@ -21,6 +21,9 @@ pub enum PolicyChoice {
     Spec(PolicySpec),
     /// One of the caller's own. If it panics, that counts as refusing the worker. Its name, its order and the like are
     /// asked for once; where it panics then, the defaults are taken, and `custom` as its name.
+    ///
+    /// It scores while the balancer holds its lock, so it must not use the balancer, nor wait for anybody who does; it
+    /// decides by what it is given. Where it calls the balancer, that call panics and says so.
     Custom(Box<dyn Policy>),
 }
 
@@ -140,13 +143,47 @@ impl Policy for Calm {
     }
 }
 
+/// An estimator of somebody else, called under the lock as well. Where it panics, it is as if nothing had been learned.
+struct CalmEstimator {
+    estimator: Box<dyn Estimator>,
+    unlearned: Tracker,
+}
+
+impl Estimator for CalmEstimator {
+    fn estimate(&self, kind: KindId, worker: usize, declared: Option<Span>) -> Estimate {
+        let estimate = calmly(|| self.estimator.estimate(kind, worker, declared));
+        estimate.unwrap_or_else(|| self.unlearned.estimate(kind, worker, declared))
+    }
+
+    fn anywhere(&self, kind: KindId, declared: Option<Span>) -> Span {
+        let expected = calmly(|| self.estimator.anywhere(kind, declared));
+        expected.unwrap_or_else(|| self.unlearned.anywhere(kind, declared))
+    }
+
+    fn knows(&self, kind: KindId) -> bool {
+        calmly(|| self.estimator.knows(kind)).unwrap_or(false)
+    }
+
+    fn record(&mut self, kind: KindId, worker: usize, duration: Span, success: bool) {
+        calmly(|| self.estimator.record(kind, worker, duration, success));
+    }
+
+    fn load_ahead(&self, worker: usize) {
+        calmly(|| self.estimator.load_ahead(worker));
+    }
+
+    fn forget(&mut self, worker: usize) {
+        calmly(|| self.estimator.forget(worker));
+    }
+}
+
 /// Makes a [`Balancer`]; see [`Balancer::builder`].
 pub struct Builder<T = (), R = ()> {
     config: Result<Config, BuildError>,
     policy: Option<PolicyChoice>,
     per_type: Vec<(String, PolicyChoice)>,
     settled_max: Option<u32>,
-    clock: Arc<dyn Clock>,
+    clock: Timepiece,
     estimator: Option<Box<dyn Estimator>>,
     marker: std::marker::PhantomData<fn(T) -> R>,
 }
@@ -158,7 +195,7 @@ impl<T, R> Default for Builder<T, R> {
             policy: None,
             per_type: Vec::new(),
             settled_max: None,
-            clock: Arc::new(SystemClock::default()),
+            clock: Timepiece::System(SystemClock::default()),
             estimator: None,
             marker: std::marker::PhantomData,
         }
@@ -180,14 +217,15 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Builder<T, R> {
         self
     }
 
-    /// Places tasks by this policy instead of the configured one.
+    /// Places tasks by this policy instead of the configured one. One of your [own](PolicyChoice::Custom) must not use the
+    /// balancer.
     #[must_use]
     pub fn policy(mut self, policy: impl Into<PolicyChoice>) -> Self {
         self.policy = Some(policy.into());
         self
     }
 
-    /// Places tasks of one type by this policy.
+    /// Places tasks of one type by this policy. One of your [own](PolicyChoice::Custom) must not use the balancer.
     #[must_use]
     pub fn policy_for_type(mut self, task_type: impl Into<String>, policy: impl Into<PolicyChoice>) -> Self {
         self.per_type.push((task_type.into(), policy.into()));
@@ -202,14 +240,16 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Builder<T, R> {
         self
     }
 
-    /// Takes the time from this clock.
+    /// Takes the time from this clock. It must not use the balancer; see [`Clock`].
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Arc::new(clock);
+        self.clock = Timepiece::custom(clock);
         self
     }
 
-    /// Takes estimates of durations and success from here. It is called under the balancer's lock and must not panic.
+    /// Takes estimates of durations and success from here. It is called under the balancer's lock, so it must not use the
+    /// balancer, nor wait for anybody who does; where it calls it, that call panics and says so. Where it panics, it is as if
+    /// nothing had been learned.
     #[must_use]
     pub fn estimator(mut self, estimator: Box<dyn Estimator>) -> Self {
         self.estimator = Some(estimator);
@@ -232,7 +272,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Builder<T, R> {
         }
         let mut scheduler = Scheduler::new(&config).map_err(|error| BuildError::Policy(error.0))?;
         if let Some(estimator) = self.estimator {
-            scheduler = scheduler.with_estimator(estimator);
+            let unlearned = Tracker::new(config.scheduling.default_estimate);
+            scheduler = scheduler.with_estimator(Box::new(CalmEstimator { estimator, unlearned }));
         }
         if let Some(choice) = self.policy {
             scheduler.use_policy(None, choice.make(&config).map_err(BuildError::Policy)?);
@@ -243,7 +284,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Builder<T, R> {
             let task_type = names.task_type(&name).map_err(|error| BuildError::Policy(error.to_string()))?;
             scheduler.use_policy(Some(task_type), choice.make(&config).map_err(BuildError::Policy)?);
         }
-        Ok(Balancer::new(scheduler, names, self.clock))
+        Ok(Balancer::new(scheduler, names, Arc::new(self.clock)))
     }
 }
 

@@ -1,18 +1,26 @@
 //! Where the balancer's time comes from. Never waits; waiting is the business of whoever asked for it.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use filch_core::Time;
 
-/// Tells the time. It must not go backwards; where it does, the balancer stands still until it has caught up.
+use crate::calm::calmly;
+
+/// Tells the time. It must not go backwards; where it does, the balancer stands still until it has caught up. If it
+/// panics, the time it told last is taken once more.
+///
+/// It is asked while no lock is held, but must not use the balancer it tells the time for: most of what a balancer does
+/// begins by asking for the time. Where it does, the inner call panics and says so, which counts as a panic of the clock.
 pub trait Clock: Send + Sync + 'static {
     /// The present, counted from whatever moment the clock likes.
     fn now(&self) -> Time;
 
     /// Whether the time of this clock passes by itself, second for second. If not, nobody can sleep until a timer is
-    /// due: timers fire when any operation of the balancer finds them due, for example [`Balancer::tick`].
+    /// due: timers fire when any operation of the balancer finds them due, for example [`Balancer::tick`]. Asked once, when
+    /// the balancer is built.
     ///
     /// [`Balancer::tick`]: crate::Balancer::tick
     fn runs_by_itself(&self) -> bool {
@@ -71,6 +79,81 @@ impl Clock for ManualClock {
 
     fn runs_by_itself(&self) -> bool {
         false
+    }
+}
+
+/// A clock as the balancer reads it: whatever that of somebody else does, there is a time.
+pub(crate) enum Timepiece {
+    System(SystemClock),
+    Custom(Custom),
+}
+
+/// The clock of somebody else.
+pub(crate) struct Custom {
+    clock: Box<dyn Clock>,
+    runs_by_itself: bool,
+    /// What it told last.
+    last: AtomicU64,
+}
+
+thread_local! {
+    /// The clocks that are being asked on this thread, one from inside the other, by their addresses.
+    static ASKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Timepiece {
+    pub(crate) fn custom(clock: impl Clock) -> Timepiece {
+        let runs_by_itself = calmly(|| clock.runs_by_itself()).unwrap_or(true);
+        Timepiece::Custom(Custom { clock: Box::new(clock), runs_by_itself, last: AtomicU64::new(0) })
+    }
+
+    /// The present; the last that is known if the clock panics.
+    ///
+    /// # Panics
+    /// If it is the clock itself that wants to know.
+    #[inline]
+    pub(crate) fn now(&self) -> Time {
+        match self {
+            Timepiece::System(clock) => clock.now(),
+            Timepiece::Custom(custom) => custom.now(),
+        }
+    }
+
+    pub(crate) fn runs_by_itself(&self) -> bool {
+        match self {
+            Timepiece::System(clock) => clock.runs_by_itself(),
+            Timepiece::Custom(custom) => custom.runs_by_itself,
+        }
+    }
+}
+
+impl Custom {
+    fn now(&self) -> Time {
+        let this = std::ptr::from_ref(self).addr();
+        // A thread that is about to end has no list any more; clocks asked then are not watched.
+        let nested = ASKED.try_with(|asked| {
+            let mut asked = asked.borrow_mut();
+            let nested = asked.contains(&this);
+            if !nested {
+                asked.push(this);
+            }
+            nested
+        });
+        assert!(
+            nested != Ok(true),
+            "a custom clock called the balancer that was asking it for the time, which needs to know the time for that: \
+             a clock must not use its balancer"
+        );
+        let told = calmly(|| self.clock.now());
+        // Those asked from inside are done, so this is the last.
+        let _ = ASKED.try_with(|asked| asked.borrow_mut().pop());
+        match told {
+            Some(now) => {
+                self.last.store(now.0, Ordering::Relaxed);
+                now
+            }
+            None => Time(self.last.load(Ordering::Relaxed)),
+        }
     }
 }
 

@@ -116,11 +116,11 @@ pub enum Error {
         retry_after: Duration,
     },
     /// The deadline cannot be met even by starting at once.
-    #[error("task `{task}` takes until {earliest:?} from now at the least, its deadline is {deadline:?} from now")]
+    #[error("{}", hopeless(.task, *.deadline, *.earliest))]
     HopelessDeadline {
         /// The task.
         task: String,
-        /// The deadline, from now.
+        /// The deadline, from now; zero if it has passed.
         deadline: Duration,
         /// The earliest end, from now.
         earliest: Duration,
@@ -190,6 +190,14 @@ fn ended(status: &Status) -> &'static str {
 /// How long ago, in words.
 fn back(ago: &Duration) -> String {
     if *ago < Duration::from_millis(100) { "just now".to_owned() } else { format!("{:.1} s ago", ago.as_secs_f64()) }
+}
+
+/// A deadline that cannot be met, in words.
+fn hopeless(task: &str, deadline: Duration, earliest: Duration) -> String {
+    if deadline.is_zero() {
+        return format!("the deadline of task `{task}` has passed");
+    }
+    format!("task `{task}` takes until {earliest:?} from now at the least, its deadline is {deadline:?} from now")
 }
 
 /// Tasks shown at either end of a long cycle.

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use filch_core as core;
-use filch_core::{CandidateFate, Status, Time, WorkerId};
+use filch_core::{COUNTED, CandidateFate, Cause, Status, Time, WorkerId};
 use serde::Serialize;
 
 use crate::balancer::State;
@@ -20,7 +20,8 @@ pub struct Explanation {
     pub status: &'static str,
     /// Why it came to that, where there is more than one way.
     pub cause: Option<&'static str>,
-    /// What the last failed attempt said.
+    /// What the last failed attempt said; if it failed because nobody can run it and `refused_by` is no longer known, what
+    /// each class of workers lacked.
     pub error: Option<String>,
     /// Seconds it has been ready to run.
     pub waiting_s: f64,
@@ -94,7 +95,7 @@ pub enum Reason {
         held: u32,
         /// Tasks that may.
         limit: u32,
-        /// Tasks of the key that come before it.
+        /// Tasks of the key that come before it, counted up to 1,000.
         ahead: u32,
     },
     /// It failed and waits for its next attempt.
@@ -143,7 +144,7 @@ pub enum Reason {
     AtWorker {
         /// Whose.
         worker: String,
-        /// Tasks before it there.
+        /// Tasks before it there, counted up to 1,000.
         ahead: u64,
         /// Whether that worker gets work.
         state: &'static str,
@@ -208,11 +209,14 @@ pub(crate) fn translate<T, R>(
 ) -> Explanation {
     let translator = Translator { state, names, now };
     let worker = |id: WorkerId| state.worker_label(id);
+    let entry = state.entry(explanation.task);
+    // What each class lacks is said once.
+    let is_said = explanation.cause == Cause::NoWorker && !explanation.refusals.classes.is_empty();
     Explanation {
         task: state.task_label(explanation.task),
         status: explanation.status.name(),
         cause: cause_words(explanation.cause),
-        error: state.entry(explanation.task).and_then(|entry| entry.error.as_deref()).map(str::to_owned),
+        error: entry.filter(|_| !is_said).and_then(|entry| entry.error.as_deref()).map(str::to_owned),
         waiting_s: explanation.waiting.as_secs_f64(),
         reasons: explanation.reasons.into_iter().map(|reason| translator.reason(reason)).collect(),
         hopeless: translator.hopeless(explanation.hopeless),
@@ -433,6 +437,15 @@ fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
+/// How many are ahead, and that it may be more where the count ended.
+fn counted(ahead: u64) -> String {
+    if ahead >= COUNTED { format!("{COUNTED} or more") } else { ahead.to_string() }
+}
+
+fn counted_tasks(ahead: u64) -> String {
+    format!("{} task{}", counted(ahead), if ahead == 1 { "" } else { "s" })
+}
+
 fn list(f: &mut fmt::Formatter<'_>, entries: &[Refused]) -> fmt::Result {
     entries.iter().try_for_each(|entry| writeln!(f, "    {}: {}", entry.worker, entry.why))
 }
@@ -443,6 +456,7 @@ impl fmt::Display for Reason {
             Reason::Dependency { parent, status } => writeln!(f, "  depends on {parent}, which is {status}"),
             Reason::Key { key, held, limit, ahead } => {
                 let come = if *ahead == 1 { "comes" } else { "come" };
+                let ahead = counted(u64::from(*ahead));
                 writeln!(f, "  key `{key}`: {held} of {limit} run with it, {ahead} {come} first")
             }
             Reason::Backoff { seconds_left, retries, most } => {
@@ -468,10 +482,10 @@ impl fmt::Display for Reason {
             }
             Reason::Behind { tasks, level } => {
                 let come = if *tasks == 1 { "comes" } else { "come" };
-                writeln!(f, "  {} {come} first (level {level})", count(*tasks, "task"))
+                writeln!(f, "  {} {come} first (level {level})", counted_tasks(*tasks))
             }
             Reason::AtWorker { worker, ahead, state } => {
-                writeln!(f, "  in the queue of {worker} ({state}), {} before it", count(*ahead, "task"))
+                writeln!(f, "  in the queue of {worker} ({state}), {} before it", counted_tasks(*ahead))
             }
             Reason::Reserved { worker, in_s } => writeln!(f, "  {worker} is kept for it, expected in {in_s:.1} s"),
         }

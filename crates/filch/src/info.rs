@@ -186,7 +186,7 @@ pub struct TaskStatus<R = ()> {
     pub cause: Cause,
     /// The worker that holds it.
     pub worker: Option<String>,
-    /// What the last failed attempt said.
+    /// What the last failed attempt said; if it failed because nobody can run it, what each class of workers lacks.
     pub error: Option<String>,
     /// What it resulted in.
     #[serde(skip)]

@@ -3,7 +3,12 @@
 //! [`Balancer`] is the scheduler inside your process. Your workers run your code; the balancer decides who runs what,
 //! moves queued work from the busy to the idle, retries, times out, and can say why. Every decision is taken by the
 //! pure machine of `filch-core`; this crate gives it a lock, a clock and a timer thread, keeps names and payloads,
-//! and calls you back. It never decides anything itself, and never calls back while it holds its lock.
+//! and calls you back. It never decides anything itself.
+//!
+//! [Callbacks](Balancer::on_status), wakers and drops of payloads and results run while no lock is held, and may use the
+//! balancer. A custom [policy](PolicyChoice::Custom) or [estimator](Builder::estimator) is part of a decision: it runs
+//! under the lock and must not use the balancer, and neither must a custom [clock](Clock). Where one does, its call
+//! panics with a message that says so, instead of waiting for ever; the balancer goes on unharmed.
 //!
 //! ```
 //! use filch::{Balancer, Task, Worker};
@@ -57,8 +62,8 @@ pub use filch_core::policy::{self, Policy};
 pub use filch_core::steal;
 pub use filch_core::tracker::{self, Estimator};
 pub use filch_core::{
-    Cause, Concern, Health, JobId, LoadReport, Metrics, ParentFailure, Priority, Span, Status, TaskId, Time, WorkerId,
-    WorkerState,
+    Cause, Concern, Health, JobId, KindId, LoadReport, Metrics, ParentFailure, Priority, Span, Status, TaskId, Time,
+    WorkerId, WorkerState,
 };
 /// The in-process pool, apart from the balancer: a fork costs nanoseconds, and nothing of it is scheduled by events.
 pub use filch_pool as pool;

@@ -1,4 +1,7 @@
-//! The lock of the balancer: one that expects to be held for well under a microsecond.
+//! The lock of the balancer: one that expects to be held for well under a microsecond, and never waits for itself.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -8,7 +11,56 @@ use parking_lot::{Mutex, MutexGuard};
 /// Sleeping and being woken costs far more than what they wait for. And the pauses are long on purpose: if the lock went
 /// to and fro with every step, so would all of the machine's memory between the caches of two processors, and both would
 /// be slower than one alone (measured with `cargo xtask bench balancer`).
-pub(crate) struct Lock<T>(Mutex<T>);
+///
+/// A thread that holds it and asks for it again would wait for ever. That can only be code of somebody else which is run
+/// under the lock; it gets a panic instead.
+pub(crate) struct Lock<T> {
+    mutex: Mutex<T>,
+    /// The thread that holds it, as [`this_thread`] names it, and 0 while nobody does. Beside the mutex, so that it is in the
+    /// same cache. Only ever compared with the name of the thread that asks, which is here only if that thread wrote it
+    /// and has not taken it back; so it needs no order among threads.
+    holder: AtomicUsize,
+}
+
+thread_local! {
+    static HERE: u8 = const { 0 };
+}
+
+/// A number that no other living thread has; never 0.
+#[inline]
+fn this_thread() -> usize {
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+/// The lock is held until this is dropped.
+pub(crate) struct Held<'a, T> {
+    guard: MutexGuard<'a, T>,
+    holder: &'a AtomicUsize,
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Before the lock is free, or it could name somebody who does not hold it.
+        self.holder.store(0, Ordering::Relaxed);
+    }
+}
 
 /// Looks at a taken lock before sleeping.
 const LOOKS: u32 = 30;
@@ -19,31 +71,71 @@ const LONGEST_PAUSE: u32 = 512;
 
 impl<T> Lock<T> {
     pub(crate) fn new(value: T) -> Lock<T> {
-        Lock(Mutex::new(value))
+        Lock { mutex: Mutex::new(value), holder: AtomicUsize::new(0) }
     }
 
+    /// Takes the lock.
+    ///
+    /// # Panics
+    /// If this very thread holds it.
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        match self.0.try_lock() {
+    pub(crate) fn lock(&self) -> Held<'_, T> {
+        let guard = match self.mutex.try_lock() {
             Some(guard) => guard,
             None => self.lock_slowly(),
-        }
+        };
+        self.holder.store(this_thread(), Ordering::Relaxed);
+        Held { guard, holder: &self.holder }
     }
 
     #[cold]
     fn lock_slowly(&self) -> MutexGuard<'_, T> {
+        assert!(
+            self.holder.load(Ordering::Relaxed) != this_thread(),
+            "a custom policy or estimator called the balancer that was asking it: it runs while the balancer holds its \
+             lock, so this would wait for itself for ever; it must decide by what it is given"
+        );
         let mut pause = FIRST_PAUSE;
         for _ in 0..LOOKS {
             for _ in 0..pause {
                 std::hint::spin_loop();
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
-            if !self.0.is_locked()
-                && let Some(guard) = self.0.try_lock()
+            if !self.mutex.is_locked()
+                && let Some(guard) = self.mutex.try_lock()
             {
                 return guard;
             }
         }
-        self.0.lock()
+        self.mutex.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_holds_the_lock_is_told_instead_of_waiting_for_itself() {
+        let lock = Lock::new(1);
+        let held = lock.lock();
+        let again = catch_unwind(AssertUnwindSafe(|| *lock.lock()));
+        let message = *again.expect_err("it must not get the lock").downcast::<&str>().expect("a message");
+        assert!(message.contains("called the balancer that was asking it"), "{message}");
+        drop(held);
+        assert_eq!(*lock.lock(), 1);
+    }
+
+    #[test]
+    fn whoever_held_the_lock_before_waits_for_others_as_anybody() {
+        let lock = Lock::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|_| *lock.lock() += 1));
+            }
+        });
+        assert_eq!(*lock.lock(), 80_000);
     }
 }

@@ -97,7 +97,9 @@ impl NameBook {
     fn amounts(&self, amounts: &[(String, f64)]) -> Result<Vec<(ResourceId, Amount)>, Error> {
         let number = |(name, amount): &(String, f64)| {
             if !amount.is_finite() || *amount < 0.0 {
-                return Err(Error::Invalid(format!("the amount of `{name}` must be 0 or more, not {amount}")));
+                return Err(Error::Invalid(format!(
+                    "the amount of `{name}` must be a finite number of 0 or more, not {amount}"
+                )));
             }
             let exact = Amount::from_f64(*amount);
             if *amount > 0.0 && exact == Amount(0) {

@@ -398,7 +398,7 @@ fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
     }
     for (name, value) in [("speed", spec.speed), ("weight", spec.weight)] {
         if !value.is_finite() || value <= 0.0 {
-            return Err(Refusal::Invalid(format!("a worker's {name} must be above 0, not {value}")));
+            return Err(Refusal::Invalid(format!("a worker's {name} must be a finite number above 0, not {value}")));
         }
     }
     let gpus = spec.resources.get(ResourceId::GPUS);
@@ -408,7 +408,7 @@ fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
         )));
     }
     if !spec.cost_rate.is_finite() || spec.cost_rate < 0.0 {
-        return Err(Refusal::Invalid(format!("a worker's cost rate must not be negative, not {}", spec.cost_rate)));
+        return Err(Refusal::Invalid(format!("a worker's cost rate must be a finite number of 0 or more, not {}", spec.cost_rate)));
     }
     Ok(())
 }

@@ -130,7 +130,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         })
     }
 
-    /// Replaces the default placement policy, or that of one type of task.
+    /// Replaces the default placement policy, or that of one type of task. One of your [own](PolicyChoice::Custom) must not
+    /// use the balancer.
     ///
     /// ```
     /// # use filch::Balancer;
@@ -176,13 +177,13 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     /// # Errors
     /// If there is no such worker, or none that the task is pinned to, or a value of the task makes no sense.
     pub fn can_execute(&self, worker: impl Into<WorkerName>, task: &Task<T>) -> Result<bool, Error> {
-        let (worker, mut spec) = (worker.into(), self.shared.probe(task)?);
+        let (worker, mut spec, now) = (worker.into(), self.shared.probe(task)?, self.now());
         let state = self.shared.state.lock();
         let worker = state.find_worker(&worker)?;
         spec.pin = state.find_pin(task)?;
         let answer = state.scheduler.can_execute(worker, &spec);
         let label = |_| task.id().unwrap_or("(unnamed)").to_owned();
-        let answer = answer.map_err(|refusal| self.shared.error(&state, self.now(), refusal, label))?;
+        let answer = answer.map_err(|refusal| self.shared.error(&state, now, refusal, label))?;
         Ok(answer.is_ok())
     }
 

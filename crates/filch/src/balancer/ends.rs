@@ -1,8 +1,10 @@
 //! Waiting for an end: that of one job, or of everything. Whoever waits is woken once the end has come and everybody has
 //! been told of all that came before it.
 //!
-//! Never looks through those who wait because of a task: a job knows who waits for it.
+//! Never looks through those who wait, neither because of a task (a job knows who waits for it) nor because one of them
+//! gives up.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -14,6 +16,7 @@ use smallvec::SmallVec;
 
 use super::state::{After, Wake};
 use super::{Balancer, State};
+use crate::calm::calmly;
 use crate::error::Error;
 use crate::info::JobStatus;
 
@@ -43,8 +46,9 @@ impl Waiter {
         self.end.as_ref().is_some_and(|end| end.until_told <= told)
     }
 
-    fn set_end(&mut self, written: u64, status: Result<Option<JobStatus>, Error>) {
-        self.end.get_or_insert(End { until_told: if self.calls_back { 0 } else { written }, status });
+    /// Their end has come. How many changes must have been told until it counts.
+    fn set_end(&mut self, written: u64, status: Result<Option<JobStatus>, Error>) -> u64 {
+        self.end.get_or_insert(End { until_told: if self.calls_back { 0 } else { written }, status }).until_told
     }
 }
 
@@ -53,43 +57,49 @@ impl Waiter {
 pub(super) struct Ends {
     waiters: Map<u64, Waiter>,
     /// Those who wait for the end of everything.
-    for_all: Vec<u64>,
+    for_all: BTreeSet<u64>,
     /// Those who wait for a job that is not done.
-    for_job: Map<JobId, Vec<u64>>,
-    /// Those whose end has come, but not everybody has been told.
-    coming: Vec<u64>,
+    for_job: Map<JobId, BTreeSet<u64>>,
+    /// Those whose end has come, but not everybody has been told: first of all how many changes must have been.
+    coming: BTreeSet<(u64, u64)>,
 }
 
 impl Ends {
     fn add(&mut self, key: u64, waiter: Waiter) {
         match (&waiter.end, waiter.job) {
-            (Some(_), _) => self.coming.push(key),
-            (None, Some(job)) => self.for_job.entry(job).or_default().push(key),
-            (None, None) => self.for_all.push(key),
-        }
+            (Some(end), _) => self.coming.insert((end.until_told, key)),
+            (None, Some(job)) => self.for_job.entry(job).or_default().insert(key),
+            (None, None) => self.for_all.insert(key),
+        };
         self.waiters.insert(key, waiter);
     }
 
     fn remove(&mut self, key: u64) -> Option<Waiter> {
         let waiter = self.waiters.remove(&key)?;
-        self.coming.retain(|known| *known != key);
-        self.for_all.retain(|known| *known != key);
-        if let Some(job) = waiter.job
-            && let Some(keys) = self.for_job.get_mut(&job)
-        {
-            keys.retain(|known| *known != key);
-            if keys.is_empty() {
-                self.for_job.remove(&job);
+        match (&waiter.end, waiter.job) {
+            (Some(end), _) => {
+                self.coming.remove(&(end.until_told, key));
+            }
+            (None, Some(job)) => {
+                if let Some(keys) = self.for_job.get_mut(&job) {
+                    keys.remove(&key);
+                    if keys.is_empty() {
+                        self.for_job.remove(&job);
+                    }
+                }
+            }
+            (None, None) => {
+                self.for_all.remove(&key);
             }
         }
         Some(waiter)
     }
 
-    fn set_end(&mut self, keys: Vec<u64>, written: u64, status: &Result<Option<JobStatus>, Error>) {
+    fn set_end(&mut self, keys: BTreeSet<u64>, written: u64, status: &Result<Option<JobStatus>, Error>) {
         for key in keys {
             if let Some(waiter) = self.waiters.get_mut(&key) {
-                waiter.set_end(written, status.clone());
-                self.coming.push(key);
+                let until_told = waiter.set_end(written, status.clone());
+                self.coming.insert((until_told, key));
             }
         }
     }
@@ -128,14 +138,14 @@ impl Ends {
     /// Those who need not wait any longer. They look for their news by themselves.
     pub(super) fn take_told(&mut self, told: u64) -> SmallVec<[Wake; 1]> {
         let mut wakes = SmallVec::new();
-        self.coming.retain(|key| {
-            let Some(waiter) = self.waiters.get_mut(key) else { return false };
-            let done = waiter.is_done(told);
-            if done {
+        while let Some(&(until_told, key)) = self.coming.first()
+            && until_told <= told
+        {
+            self.coming.pop_first();
+            if let Some(waiter) = self.waiters.get_mut(&key) {
                 wakes.push(waiter.wake.take());
             }
-            !done
-        });
+        }
         wakes
     }
 }
@@ -336,7 +346,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Drop for JobEnd<T, R> {
     fn drop(&mut self) {
         if let Some(key) = self.waiting {
             self.forget();
-            self.balancer.shared.with(|state, _, after| state.look_for_end(key, true, after));
+            // It may be dropped by a panic of code that must not use the balancer, and must not panic again then.
+            calmly(|| self.balancer.shared.with(|state, _, after| state.look_for_end(key, true, after)));
         }
     }
 }

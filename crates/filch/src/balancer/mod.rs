@@ -35,12 +35,12 @@ use filch_core::{ParentName, Refusal, Scheduler, Time};
 
 use crate::builder::Builder;
 use crate::calm::calmly;
-use crate::clock::Clock;
+use crate::clock::Timepiece;
 use crate::config::Retry;
 use crate::duration;
 use crate::error::Error;
 use crate::names::NameBook;
-use state::After;
+use state::{After, Stole};
 use timer::Alarm;
 
 /// The scheduler inside your process: thread safe, and cheap to clone (clones are the same balancer).
@@ -124,7 +124,7 @@ impl<T, R> Clone for WeakBalancer<T, R> {
 pub(crate) struct Shared<T, R> {
     pub(crate) state: Lock<State<T, R>>,
     pub(crate) names: Arc<NameBook>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<Timepiece>,
     retry: Retry,
     alarm: Arc<Alarm>,
     /// Whether the background thread was started, or is not to be.
@@ -145,18 +145,15 @@ impl<T, R> Shared<T, R> {
     pub(crate) fn with<O>(&self, operation: impl FnOnce(&mut State<T, R>, Time, &mut After<T, R>) -> O) -> O {
         let mut after = After::default();
         let now = self.clock.now();
-        let output = {
+        let (output, steals) = {
             let mut state = self.state.lock();
             let output = operation(&mut state, now, &mut after);
-            if let Some(steals) = state.stole() {
-                let latency = self.clock.now().since(now);
-                for (victim, outcome) in steals {
-                    state.telemetry.record(victim, Some(latency), outcome);
-                }
-            }
             state.conclude(&mut after);
-            output
+            (output, state.take_stole())
         };
+        if !steals.is_empty() {
+            self.record_steals(steals, now);
+        }
         for wake in after.wakes.drain(..) {
             // The waker is somebody else's code, and whatever it does the others still wait.
             calmly(|| wake.wake());
@@ -171,12 +168,27 @@ impl<T, R> Shared<T, R> {
         output
     }
 
+    /// Notes how steals went that were wished for at `since`. The clock may be somebody else's, so it is not asked under the
+    /// lock.
+    #[cold]
+    fn record_steals(&self, steals: Vec<Stole>, since: Time) {
+        let latency = self.clock.now().since(since);
+        let mut state = self.state.lock();
+        for (victim, outcome) in steals {
+            // Whoever has left meanwhile has no figures of their own any more.
+            let victim = victim.filter(|&victim| state.worker(victim).is_some());
+            state.telemetry.record(victim, Some(latency), outcome);
+        }
+    }
+
     /// The last balancer is gone: futures that wait for a task are told, since nobody is left to submit one.
     fn end_waits(&self) {
-        if self.state.lock().anybody_waits() {
-            // The clock is somebody else's, and this may run while another panic is under way.
-            calmly(|| self.with(|state, now, after| state.end_waits(now, after)));
-        }
+        // This may run while another panic is under way, even one of a policy, which must not use the balancer.
+        calmly(|| {
+            if self.state.lock().anybody_waits() {
+                self.with(|state, now, after| state.end_waits(now, after));
+            }
+        });
     }
 
     /// Says why the machine refused, in the words of the caller. `label` names the tasks of a submission.
@@ -229,7 +241,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         Builder::default()
     }
 
-    pub(crate) fn new(scheduler: Scheduler, names: NameBook, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(scheduler: Scheduler, names: NameBook, clock: Arc<Timepiece>) -> Self {
         let retry = scheduler.config().retry.clone();
         let alarm = Arc::new(Alarm::new(Arc::clone(&clock)));
         let names = Arc::new(names);

@@ -41,7 +41,7 @@ pub struct StatusChange<R = ()> {
     pub cause: Cause,
     /// The id of the worker it is or was with.
     pub worker: Option<Arc<str>>,
-    /// What the last failed attempt said; for elements that nobody can run, what each class of workers lacks.
+    /// What the last failed attempt said; if nobody can run it, what each class of workers lacks.
     pub error: Option<Arc<str>>,
     /// What the last attempt brought.
     pub result: Option<Arc<R>>,

@@ -16,6 +16,7 @@ use filch_core::WorkerId;
 use super::state::{News, Wake};
 use super::{Balancer, Delivery, Shared};
 use crate::assignment::Assignment;
+use crate::calm::calmly;
 use crate::error::Error;
 use crate::worker::WorkerName;
 
@@ -202,7 +203,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Drop for NextAssignment
     fn drop(&mut self) {
         if let Some(key) = self.waiting.take() {
             self.forget_timeout(key);
-            self.shared.with(|state, now, after| state.abandon(now, key, after));
+            // It may be dropped by a panic of code that must not use the balancer, and must not panic again then.
+            calmly(|| self.shared.with(|state, now, after| state.abandon(now, key, after)));
         }
     }
 }

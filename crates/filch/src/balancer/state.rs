@@ -3,7 +3,7 @@
 //! [`State::step`] is the only way to the machine; it carries out the actions that come back. Whatever may run code of
 //! other people (waking, calling back, dropping payloads) is put into [`After`] and done once the lock is free.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread::Thread;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use filch_core::map::Map;
 use filch_core::steal::{StealOutcome, StealTelemetry};
-use filch_core::{Action, Cause, Event, JobId, Refusal, Scheduler, Status, TaskId, Time, WorkerId};
+use filch_core::{Action, Cause, Event, JobId, Lack, Refusal, Scheduler, Status, TaskId, Time, WorkerId};
 use smallvec::SmallVec;
 
 use super::ends::Ends;
@@ -57,7 +57,8 @@ pub(crate) struct WorkerRecord {
     pub(crate) name: Arc<str>,
     pub(crate) capabilities: Vec<String>,
     /// Those who wait for a task for it, longest first. Each of them has a wish standing in the machine.
-    waiting: VecDeque<u64>,
+    /// Keys only grow, so the first of them is the longest; and whoever gives up is found among many.
+    waiting: BTreeSet<u64>,
 }
 
 /// How to wake somebody.
@@ -109,6 +110,9 @@ pub(crate) enum Report<R> {
     Error(Arc<str>, Option<Arc<R>>),
 }
 
+/// A steal that was tried: from whom, where one could be chosen, and how it went.
+pub(crate) type Stole = (Option<WorkerId>, StealOutcome);
+
 /// A task that left with its worker.
 pub(crate) struct HandedBack<T> {
     pub(crate) task: TaskId,
@@ -134,6 +138,11 @@ impl<T> Default for Answers<T> {
 
 /// A payload or a result that is no longer needed.
 type Garbage<T, R> = (Option<Arc<T>>, Option<Arc<R>>);
+
+/// What several workers lack, as one text; nothing if there is nothing to say.
+fn in_one_line(lacks: &[String]) -> Option<Arc<str>> {
+    (!lacks.is_empty()).then(|| lacks.join("; ").into())
+}
 
 /// Lists longer than this are not kept for the next operation.
 const LONG_LIST: usize = 4096;
@@ -235,7 +244,7 @@ pub(crate) struct State<T, R> {
     pub(crate) post: Post<R>,
     /// Those who wait for the end of a job or of everything.
     pub(super) ends: Ends,
-    stole: Vec<(Option<WorkerId>, StealOutcome)>,
+    stole: Vec<Stole>,
     pub(crate) telemetry: StealTelemetry,
     pub(crate) stopped: bool,
 }
@@ -303,7 +312,7 @@ impl<T, R> State<T, R> {
                 Action::HandedBack { task, index, .. } => self.hand_back(task, index),
                 Action::Element { job, task, payload, index } => self.enter_element(job, task, payload, index, after),
                 Action::ElementsRefused { worker, lack, .. } => {
-                    self.lacks.push(format!("{}: {}", self.worker_label(worker), self.names.lack(lack)));
+                    self.lacks.push(self.lack_words(worker, lack));
                 }
                 Action::ElementsSettled { job, count, status, cause } => {
                     self.elements_settled(job, count, status, cause);
@@ -340,8 +349,8 @@ impl<T, R> State<T, R> {
     }
 
     /// Steals of the steps since last asked, for whoever knows how long they took.
-    pub(crate) fn stole(&mut self) -> Option<impl Iterator<Item = (Option<WorkerId>, StealOutcome)> + use<T, R>> {
-        (!self.stole.is_empty()).then(|| std::mem::take(&mut self.stole).into_iter())
+    pub(crate) fn take_stole(&mut self) -> Vec<Stole> {
+        std::mem::take(&mut self.stole)
     }
 
     // ---- tasks ----
@@ -431,11 +440,26 @@ impl<T, R> State<T, R> {
 
     fn elements_settled(&mut self, job: JobId, count: u32, status: Status, cause: Cause) {
         let lacks = std::mem::take(&mut self.lacks);
-        let error = (!lacks.is_empty()).then(|| lacks.join("; ").into());
+        let error = in_one_line(&lacks);
         self.jobs.settle_elements(job, count, status, error.as_ref());
         if !self.callbacks.is_empty() {
             self.post.push(StatusChange::of_elements(job, count, status, cause, error));
         }
+    }
+
+    fn lack_words(&self, worker: WorkerId, lack: Lack) -> String {
+        format!("{}: {}", self.worker_label(worker), self.names.lack(lack))
+    }
+
+    /// What each class of workers lacks for a task that has just failed for want of a worker.
+    fn lacks_for(&self, task: TaskId) -> Option<Arc<str>> {
+        let refusals = self.scheduler.explain(task)?.refusals;
+        let classes = refusals.classes.into_iter();
+        let mut lacks: Vec<String> = classes.map(|(worker, lack)| self.lack_words(worker, lack)).collect();
+        if refusals.more > 0 {
+            lacks.push(format!("and {} more classes", refusals.more));
+        }
+        in_one_line(&lacks)
     }
 
     fn enter(&mut self, task: TaskId, staged: Staged<T>, origin: Origin, after: &mut After<T, R>) {
@@ -532,8 +556,10 @@ impl<T, R> State<T, R> {
         }
         let worker = worker.filter(|_| is_told).and_then(|worker| self.worker(worker));
         let worker = worker.map(|record| Arc::clone(&record.name));
+        let lacks = (is_settled && cause == Cause::NoWorker).then(|| self.lacks_for(task)).flatten();
         let mut entry = self.entries.get_mut(task);
         if let Some(entry) = &mut entry {
+            entry.error = lacks.or(entry.error.take());
             if let Some(job) = entry.origin.job() {
                 let before = entry.told.replace(status);
                 self.jobs.move_task(job, before, status);
@@ -649,7 +675,7 @@ impl<T, R> State<T, R> {
             self.workers.resize_with(id.index() + 1, || None);
         }
         self.workers_by_name.insert(Arc::clone(&name), id);
-        self.workers[id.index()] = Some(WorkerRecord { id, name, capabilities, waiting: VecDeque::new() });
+        self.workers[id.index()] = Some(WorkerRecord { id, name, capabilities, waiting: BTreeSet::new() });
     }
 
     /// A worker has left: those who wait for a task for it wait in vain.
@@ -742,7 +768,7 @@ impl<T, R> State<T, R> {
         let key = self.next_key();
         self.waiters.insert(key, Waiter { worker, wake, news: News::Waiting });
         if let Some(record) = self.worker_mut(worker) {
-            record.waiting.push_back(key);
+            record.waiting.insert(key);
         }
         Ok(Err(Some(key)))
     }
@@ -756,7 +782,7 @@ impl<T, R> State<T, R> {
     /// Gives an assignment to whoever has waited longest for one for that worker.
     fn hand_over(&mut self, delivery: Delivery<T>, after: &mut After<T, R>) {
         let worker = delivery.worker;
-        if let Some(key) = self.worker_mut(worker).and_then(|record| record.waiting.pop_front())
+        if let Some(key) = self.worker_mut(worker).and_then(|record| record.waiting.pop_first())
             && let Some(waiter) = self.waiters.get_mut(&key)
         {
             waiter.news = News::Ready(delivery);
@@ -787,7 +813,7 @@ impl<T, R> State<T, R> {
 
     fn withdraw(&mut self, now: Time, worker: WorkerId, key: u64, after: &mut After<T, R>) {
         if let Some(record) = self.worker_mut(worker) {
-            record.waiting.retain(|other| *other != key);
+            record.waiting.remove(&key);
             let _ = self.step(now, Event::Withdraw { worker }, after);
         }
     }

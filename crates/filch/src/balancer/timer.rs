@@ -14,11 +14,12 @@ use filch_core::{Event, Time};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
-use crate::clock::Clock;
+use crate::clock::Timepiece;
+use crate::duration;
 
 /// What the thread waits for; shared with those who give it something to wait for.
 pub(super) struct Alarm {
-    clock: Arc<dyn Clock>,
+    clock: Arc<Timepiece>,
     plan: Mutex<Plan>,
     changed: Condvar,
     /// `Plan::timer`, so that operations see without a lock that there is nothing to tell.
@@ -39,7 +40,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Whether there is a thread, and a panic (of a clock or an estimator, say) has not ended it.
+    /// Whether there is a thread, and a panic (of a bug, say) has not ended it.
     fn runs(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -51,7 +52,7 @@ impl Plan {
 }
 
 impl Alarm {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Alarm {
+    pub(super) fn new(clock: Arc<Timepiece>) -> Alarm {
         let plan = Plan { timer: Time::NEVER, ..Plan::default() };
         Alarm { clock, plan: Mutex::new(plan), changed: Condvar::new(), timer: AtomicU64::new(u64::MAX) }
     }
@@ -171,25 +172,27 @@ impl Alarm {
     ///
     /// One wait at a time: what this thread has taken nobody else can see to, should it be held up by a callback.
     fn sleep(&self, generation: u64) -> Option<(bool, Option<u64>)> {
-        let mut plan = self.plan.lock();
+        let runs_by_itself = self.clock.runs_by_itself();
         loop {
+            // The clock may be somebody else's, so it is not asked under the lock; what passes until then is slept less.
+            let (now, here) = (runs_by_itself.then(|| self.clock.now()), Instant::now());
+            let mut plan = self.plan.lock();
             if plan.generation != generation {
                 return None;
             }
-            let until_timer = (self.clock.runs_by_itself() && plan.timer != Time::NEVER)
-                .then(|| Duration::from_nanos(plan.timer.since(self.clock.now()).0));
+            let until_timer = now.filter(|_| plan.timer != Time::NEVER).map(|now| duration(plan.timer.since(now)));
             let timer_is_due = until_timer == Some(Duration::ZERO);
             if timer_is_due {
                 self.store_timer(&mut plan, Time::NEVER);
             }
-            let until_wait = plan.waits.first().map(|wait| wait.0.saturating_duration_since(Instant::now()));
+            let until_wait = plan.waits.first().map(|wait| wait.0.saturating_duration_since(here));
             let wait = if until_wait == Some(Duration::ZERO) { plan.waits.pop_first() } else { None };
             if timer_is_due || wait.is_some() {
                 return Some((timer_is_due, wait.map(|wait| wait.1)));
             }
-            match until_timer.into_iter().chain(until_wait).min() {
-                Some(rest) => {
-                    self.changed.wait_for(&mut plan, rest);
+            match until_timer.into_iter().chain(until_wait).min().and_then(|rest| here.checked_add(rest)) {
+                Some(until) => {
+                    self.changed.wait_until(&mut plan, until);
                 }
                 None => self.changed.wait(&mut plan),
             }

@@ -153,6 +153,10 @@ fn hopeless_deadlines_are_refused_where_that_is_wanted() {
         earliest: Duration::from_secs(10),
     };
     assert_eq!(error, expected);
+    let words = "task `hurry` takes until 10s from now at the least, its deadline is 3s from now";
+    assert_eq!(error.to_string(), words);
+    let late = balancer.submit(Task::named("late").deadline(Duration::ZERO)).unwrap_err();
+    assert_eq!(late.to_string(), "the deadline of task `late` has passed");
 }
 
 #[test]
@@ -170,7 +174,10 @@ fn values_that_make_no_sense_are_refused() {
     let text = |task: Task| balancer.submit(task).unwrap_err().to_string();
     assert_eq!(text(Task::new().priority(0)), "a priority is a number from 1 (least) to 5, not 0");
     assert_eq!(text(Task::new().priority(6)), "a priority is a number from 1 (least) to 5, not 6");
-    assert_eq!(text(Task::new().resource("gpus", -1.0)), "the amount of `gpus` must be 0 or more, not -1");
+    for (amount, words) in [(-1.0, "-1"), (f64::INFINITY, "inf"), (f64::NAN, "NaN")] {
+        let expected = format!("the amount of `gpus` must be a finite number of 0 or more, not {words}");
+        assert_eq!(text(Task::new().resource("gpus", amount)), expected);
+    }
     let long = text(Task::new().backoff(Duration::from_secs(2), Duration::from_secs(1)));
     assert_eq!(long, "the first pause before a retry (2s) is longer than the longest (1s)");
     assert_eq!(text(Task::named("")), "the name of a task must not be empty; leave it out instead");

@@ -220,3 +220,32 @@ fn what_is_named_twice_is_listed_once() {
     }
     assert_eq!(balancer.metrics().completed, 4);
 }
+
+#[test]
+fn a_count_that_ended_early_says_so() {
+    let fresh = |config| {
+        let (balancer, _) = still(config);
+        balancer.register_worker(Worker::new("w")).unwrap();
+        balancer
+    };
+    let balancer = fresh(Config::default());
+    // One by one: those of another job share with it, and are not ahead of it.
+    for _ in 0..1200 {
+        balancer.submit(Task::new()).unwrap();
+    }
+    balancer.submit(Task::named("far")).unwrap();
+    says(&balancer, "far", "  1000 or more tasks come first");
+
+    let balancer = fresh(Config::default());
+    balancer.submit_many((0..1200).map(|_| Task::new().key("k"))).unwrap();
+    balancer.submit(Task::named("far").key("k")).unwrap();
+    let _running = take(&balancer, "w");
+    says(&balancer, "far", "key `k`: 1 of 1 run with it, 1000 or more come first");
+
+    let balancer = fresh(push_bound());
+    balancer.submit_many((0..999).map(|_| Task::new())).unwrap();
+    for (task, ahead) in [("near", "999 tasks"), ("far", "1000 or more tasks"), ("farther", "1000 or more tasks")] {
+        balancer.submit(Task::named(task)).unwrap();
+        says(&balancer, task, &format!(", {ahead} before it"));
+    }
+}

@@ -5,6 +5,7 @@
 mod callbacks;
 mod errors;
 mod explanations;
+mod foreign;
 mod jobs;
 mod operations;
 mod stress;

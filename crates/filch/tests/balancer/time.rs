@@ -1,5 +1,6 @@
 //! What time does, with a clock that goes on when told to.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use filch::{Balancer, Cause, Config, Error, ManualClock, Status, Task, Worker};
@@ -95,6 +96,9 @@ fn samples_are_taken_as_time_passes() {
 #[test]
 fn a_task_nobody_can_run_fails_after_its_requeues_with_the_reasons() {
     let (balancer, clock) = one_worker(Config::default());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let errors = Arc::clone(&told);
+    balancer.on_status(move |change| errors.lock().unwrap().extend(change.error.as_deref().map(str::to_owned)));
     let task = balancer.submit(Task::named("t").requires("cuda")).unwrap();
     let text = balancer.explain("t").unwrap().to_string();
     assert!(text.contains("no registered worker can ever run it; tried again 0 of 5 times"), "{text}");
@@ -106,7 +110,10 @@ fn a_task_nobody_can_run_fails_after_its_requeues_with_the_reasons() {
     }
     let failed = balancer.status(task).unwrap();
     assert_eq!((failed.status, failed.cause), (Status::Failed, Cause::NoWorker));
+    assert_eq!(failed.error.as_deref(), Some("w: it lacks `cuda`"));
+    assert_eq!(*told.lock().unwrap(), [failed.error.unwrap()]);
     let explanation = balancer.explain(task).unwrap();
+    assert_eq!(explanation.to_string().matches("it lacks `cuda`").count(), 1, "{explanation}");
     assert_eq!(explanation.refused_by[0].why, "it lacks `cuda`");
 }
 

@@ -434,3 +434,63 @@ fn a_balancer_that_is_stopped_keeps_nobody_waiting_for_everything() {
     running.succeed(()).unwrap();
     assert!(balancer.wait_idle(Duration::ZERO), "nothing is left");
 }
+
+/// Checks that what so many who wait cost altogether grows no faster than their number. Sixteen times a few are compared
+/// with all of them at once, so that both take about as long and other programs disturb both; if each looked through all
+/// others, the latter would cost sixteen times as much. The best of a few rounds counts.
+fn grows_with_the_number(cost: impl Fn(usize) -> Duration) {
+    let rounds = (0..5).map(|_| {
+        let few: Duration = (0..16).map(|_| cost(2_000)).sum();
+        cost(32_000).as_secs_f64() / few.as_secs_f64()
+    });
+    let ratio = rounds.fold(f64::INFINITY, f64::min);
+    assert!(ratio < 6.0, "32,000 at once cost {ratio} times as much as 16 times 2,000");
+}
+
+#[test]
+fn those_who_give_up_waiting_for_a_task_do_not_look_through_the_others() {
+    grows_with_the_number(|waiters| {
+        let balancer = with_workers(&["w"]);
+        let mut futures: Vec<_> = (0..waiters).map(|_| balancer.next_async("w")).collect();
+        assert!(futures.iter_mut().all(|future| poll_once(future).is_pending()));
+        let start = Instant::now();
+        while let Some(newest) = futures.pop() {
+            drop(newest);
+        }
+        start.elapsed()
+    });
+}
+
+#[test]
+fn those_whose_time_is_up_do_not_look_through_the_others() {
+    grows_with_the_number(|waiters| {
+        let balancer = with_workers(&["w"]);
+        let mut futures: Vec<_> =
+            (0..waiters).map(|_| balancer.next_async_timeout("w", Duration::from_millis(1))).collect();
+        let start = Instant::now();
+        for future in &mut futures {
+            let _ = poll_once(future);
+        }
+        let last = futures.last_mut().expect("there are some");
+        while poll_once(last).is_pending() {
+            assert!(start.elapsed() < LONG, "its time is never up");
+            std::thread::yield_now();
+        }
+        start.elapsed()
+    });
+}
+
+#[test]
+fn those_who_give_up_waiting_for_a_job_do_not_look_through_the_others() {
+    grows_with_the_number(|waiters| {
+        let balancer = with_workers(&["w"]);
+        let job = balancer.open_job(1.0).unwrap();
+        let mut futures: Vec<_> = (0..waiters).map(|_| balancer.wait_job_async(job)).collect();
+        assert!(futures.iter_mut().all(|future| poll_once(future).is_pending()));
+        let start = Instant::now();
+        while let Some(newest) = futures.pop() {
+            drop(newest);
+        }
+        start.elapsed()
+    });
+}
