@@ -7,7 +7,9 @@
 mod bound;
 pub mod calendar;
 pub mod cluster;
+pub mod disk;
 pub mod fault;
+mod flows;
 pub mod fuzz;
 pub mod generate;
 pub mod log;
