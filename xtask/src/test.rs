@@ -23,6 +23,8 @@ pub(crate) enum Stage {
     Clippy,
     /// Unit and integration tests.
     Test,
+    /// Mistakes planted on purpose are found by the simulator.
+    Planted,
     /// The examples in doc comments.
     Doc,
     /// What compilers do not check.
@@ -37,6 +39,7 @@ impl Stage {
             Stage::Fmt => "fmt",
             Stage::Clippy => "clippy",
             Stage::Test => "test",
+            Stage::Planted => "planted",
             Stage::Doc => "doc",
             Stage::Tidy => "tidy",
             Stage::Instructions => "instructions",
@@ -50,6 +53,8 @@ impl Stage {
             Stage::Clippy => &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
             // Benchmarks are left to `cargo xtask bench`; clippy has compiled them.
             Stage::Test => &["test", "--workspace", "--lib", "--bins", "--tests", "--examples"],
+            // With a feature of its own, which must not get into what the others test.
+            Stage::Planted => &["test", "--package", "filch-sim", "--features", "planted", "--test", "mutants"],
             Stage::Doc => &["test", "--workspace", "--doc"],
             Stage::Tidy => &["xtask", "tidy"],
             Stage::Instructions => &["run", "--release", "--package", "filch-bench", "--bin", "instructions"],
@@ -64,7 +69,7 @@ impl Stage {
         match self {
             Stage::Fmt => &[Tool::Rustfmt],
             Stage::Clippy => &[Tool::Clippy],
-            Stage::Test | Stage::Doc | Stage::Tidy => &[],
+            Stage::Test | Stage::Planted | Stage::Doc | Stage::Tidy => &[],
             Stage::Instructions => &[Tool::Valgrind],
         }
     }
@@ -155,7 +160,7 @@ mod tests {
         assert!(matches!(outcomes[0].1, Outcome::Passed(_)));
         assert!(matches!(outcomes[1].1, Outcome::Failed(_)));
         assert!(outcomes[2..].iter().all(|(_, outcome)| *outcome == Outcome::NotRun));
-        assert_eq!(outcomes.len(), 6);
+        assert_eq!(outcomes.len(), 7);
     }
 
     #[test]

@@ -154,10 +154,35 @@ pub enum Action {
     },
 }
 
-/// A fact worth remembering: replaying the records of a run gives its outcome without deciding anything again.
+/// A fact worth remembering: replaying the records of a run gives its outcome without deciding anything again. A
+/// [`Journal`](crate::journal::Journal) does so.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Record {
-    /// A task was accepted.
+    /// A worker joined. Whoever stores this stores its description beside it.
+    Joined {
+        /// Its id.
+        worker: WorkerId,
+        /// The driver's handle.
+        tag: u64,
+    },
+    /// A worker is gone for good.
+    Left {
+        /// Which.
+        worker: WorkerId,
+    },
+    /// A job was opened.
+    Opened {
+        /// Its id.
+        job: JobId,
+        /// Its share.
+        weight: f64,
+    },
+    /// Nothing will be added to a job.
+    Closed {
+        /// Which.
+        job: JobId,
+    },
+    /// A task was accepted. Whoever stores this stores its description beside it.
     Submitted {
         /// Which.
         task: TaskId,
@@ -165,6 +190,24 @@ pub enum Record {
         payload: u64,
         /// When.
         at: Time,
+    },
+    /// The task that was accepted last belongs to a job.
+    Member {
+        /// Which task.
+        task: TaskId,
+        /// Its job.
+        job: JobId,
+        /// Its position there.
+        index: u32,
+        /// Its rank, as it is kept: the least comes first.
+        rank: u32,
+    },
+    /// A task waits for another that it was submitted with.
+    After {
+        /// Which task.
+        task: TaskId,
+        /// The one it waits for.
+        parent: TaskId,
     },
     /// An array was accepted.
     ArraySubmitted {
@@ -188,11 +231,22 @@ pub enum Record {
         /// When.
         at: Time,
     },
+    /// An attempt has failed, and the next comes after a pause.
+    Retrying {
+        /// Which task.
+        task: TaskId,
+        /// The attempt that failed.
+        attempt: u32,
+        /// Retries so far, this one included.
+        retries: u16,
+        /// When the pause ends.
+        until: Time,
+    },
     /// A task was settled; there is exactly one of these for every task.
     Settled {
         /// Which task.
         task: TaskId,
-        /// After how many attempts.
+        /// Its last attempt; 0 if it had none.
         attempt: u32,
         /// How.
         status: Status,

@@ -3,20 +3,23 @@
 //!
 //! Pure like the scheduler it wraps, and decides nothing about tasks: whatever it hears becomes an event of the scheduler,
 //! whatever the scheduler wants of a worker becomes a message. Never believes a worker lost before its lease has ended, and
-//! never a task before the worker was asked twice.
+//! never a task before the worker was asked twice. One with a store says nothing to anybody while it does not know that the
+//! store is still its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::action::{Action, Refusal};
 use crate::config::Config;
-use crate::event::{End, Event, Held, Remaining};
+use crate::event::{End, Event, Held, Remaining, WorkerChange};
 use crate::ids::WorkerId;
+use crate::journal::Journal;
+use crate::planted::{Mistake, makes};
 use crate::policy::PolicyError;
 use crate::rng::Rng;
 use crate::scheduler::Scheduler;
 use crate::task::Cause;
 use crate::time::{Span, Time};
-use crate::wire::{Beat, Message};
+use crate::wire::{Beat, Message, Order};
 use crate::worker::{WorkerSpec, WorkerState};
 
 /// Peers in one digest: well below 2 KB, however many workers there are.
@@ -47,6 +50,11 @@ pub enum Input {
         /// What.
         message: Message,
     },
+    /// The store has confirmed a write of this coordinator. Only with [`Coordinator::with_store`].
+    Stored {
+        /// When the write was begun.
+        begun: Time,
+    },
     /// Time has passed.
     Tick,
 }
@@ -61,13 +69,15 @@ pub enum Output {
         /// Who.
         worker: WorkerId,
     },
-    /// Send a message.
+    /// Send a message, at once or [when the store is durable](Message::waits_for_store).
     Send {
         /// To whom.
         to: WorkerId,
         /// What.
         message: Message,
     },
+    /// Write to the store, even if there is nothing to write, to see whether it is still this coordinator's.
+    Renew,
     /// Something of the scheduler's that is not about messages.
     Action(Action),
 }
@@ -90,6 +100,35 @@ struct Session {
     digest_at: Time,
     /// Whether it is among those that look for work and have not found any.
     hungry: bool,
+    /// Known from an earlier life, and not heard of in this one.
+    absent: bool,
+}
+
+impl Session {
+    fn new(worker: WorkerId, heard: Time, absent: bool) -> Session {
+        Session {
+            worker,
+            heard,
+            number: 0,
+            on_the_way: VecDeque::new(),
+            suspects: BTreeSet::new(),
+            asked_at: None,
+            question: 0,
+            answered: true,
+            digest_at: Time::ZERO,
+            hungry: false,
+            absent,
+        }
+    }
+}
+
+/// What is known of the store.
+#[derive(Clone, Copy, Debug)]
+struct Store {
+    /// When the latest write was begun that it has confirmed.
+    confirmed: Time,
+    /// When to write next if nothing else is written.
+    renew_at: Time,
 }
 
 /// The coordinator machine.
@@ -108,6 +147,11 @@ pub struct Coordinator {
     disputed: BTreeMap<Held, WorkerId>,
     /// Workers that were told there is nothing for them, the longest waiting first. Some may have found work since.
     hungry: VecDeque<WorkerId>,
+    store: Option<Store>,
+    /// When this life began.
+    since: Time,
+    /// Tasks that were given to others because whoever should have had them had not.
+    found_missing: u64,
     actions: Vec<Action>,
     refusal: Option<Refusal>,
 }
@@ -119,7 +163,7 @@ impl Coordinator {
     /// If the default policy of the configuration cannot be made.
     pub fn new(config: &Config, epoch: u64) -> Result<Coordinator, PolicyError> {
         Ok(Coordinator {
-            scheduler: Scheduler::new(config)?.with_remote_queues(),
+            scheduler: Scheduler::new(config)?.with_remote_queues().in_life(epoch),
             lease: config.limits.lease,
             discovery: config.stealing.discovery_interval,
             epoch,
@@ -129,14 +173,74 @@ impl Coordinator {
             leases: BTreeSet::new(),
             disputed: BTreeMap::new(),
             hungry: VecDeque::new(),
+            store: None,
+            since: Time::ZERO,
+            found_missing: 0,
             actions: Vec::new(),
             refusal: None,
         })
     }
 
+    /// Says that its records go to a store that another coordinator may take over, and that the store was its own `now`.
+    /// A quarter of a lease after the last write that the store confirmed it no longer believes that, and hears nobody.
+    #[must_use]
+    pub fn with_store(mut self, now: Time) -> Coordinator {
+        self.keep_records(true);
+        self.since = now;
+        self.store = Some(Store { confirmed: now, renew_at: now + self.renew_every() });
+        self
+    }
+
+    /// Gets back what earlier lives have recorded. To be called once, before anything else happens. Whoever was given a
+    /// task has a lease to come back.
+    pub fn restore(&mut self, now: Time, journal: &Journal, out: &mut Vec<Output>) {
+        self.now = self.now.max(now);
+        self.since = self.now;
+        for (worker, _) in journal.workers() {
+            let session = Session::new(worker, self.now, true);
+            self.enter(session);
+        }
+        let mut actions = std::mem::take(&mut self.actions);
+        self.scheduler.restore(self.now, journal, &mut actions);
+        self.pass_on(&mut actions, out);
+        self.actions = actions;
+    }
+
+    fn enter(&mut self, session: Session) {
+        let at = session.worker.index();
+        if at >= self.sessions.len() {
+            self.sessions.resize_with(at + 1, || None);
+        }
+        self.leases.insert((session.heard + self.lease, session.worker));
+        self.sessions[at] = Some(session);
+    }
+
+    /// How often the store is asked at the least.
+    fn renew_every(&self) -> Span {
+        Span(self.lease.0 / 8)
+    }
+
+    /// Whether the store was its own not long ago. Whoever takes it over waits until that has passed.
+    fn leads(&self) -> bool {
+        makes(Mistake::AnswerWithoutStore)
+            || self.store.is_none_or(|store| self.now < store.confirmed + Span(self.lease.0 / 4))
+    }
+
     /// Asks for [`Action::Persist`] with every fact worth remembering.
     pub fn keep_records(&mut self, on: bool) {
         self.scheduler.keep_records(on);
+    }
+
+    /// How many tasks were not with whoever should have had them, and were given to others.
+    #[must_use]
+    pub fn found_missing(&self) -> u64 {
+        self.found_missing
+    }
+
+    /// Which life of the coordinator this is. Goes with every message of its.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The scheduler inside, to look at.
@@ -149,14 +253,29 @@ impl Coordinator {
     #[must_use]
     pub fn next_timer(&self) -> Option<Time> {
         let lease = self.leases.first().map(|entry| entry.0);
-        [self.scheduler.next_timer(), lease].into_iter().flatten().min()
+        let renew = self.store.map(|store| store.renew_at);
+        [self.scheduler.next_timer(), lease, renew].into_iter().flatten().min()
     }
 
     /// Handles one input at the moment `now`.
     pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
         self.now = self.now.max(now);
+        self.renew(out);
         self.end_leases(out);
         match input {
+            Input::Stored { begun } => {
+                let renew_at = self.now + self.renew_every();
+                if let Some(store) = &mut self.store {
+                    *store = Store { confirmed: store.confirmed.max(begun), renew_at };
+                }
+            }
+            // Another may have taken over: nobody may count on this one.
+            Input::Hello { .. } if !self.leads() => {}
+            Input::Message { from, .. } if !self.leads() => {
+                if let Some(session) = self.session(from) {
+                    session.heard = now;
+                }
+            }
             Input::Event(event) => {
                 self.refusal = self.tell(event, out);
                 if self.refusal.is_some() {
@@ -171,6 +290,16 @@ impl Coordinator {
         }
     }
 
+    fn renew(&mut self, out: &mut Vec<Output>) {
+        let next = self.now + self.renew_every();
+        if let Some(store) = &mut self.store
+            && store.renew_at <= self.now
+        {
+            store.renew_at = next;
+            out.push(Output::Renew);
+        }
+    }
+
     /// Why the last event was refused.
     pub fn take_refusal(&mut self) -> Option<Refusal> {
         self.refusal.take()
@@ -180,14 +309,24 @@ impl Coordinator {
     fn tell(&mut self, event: Event, out: &mut Vec<Output>) -> Option<Refusal> {
         let mut actions = std::mem::take(&mut self.actions);
         self.scheduler.step(self.now, event, &mut actions);
-        // Tasks for the same worker go in one message.
-        let mut hands: Vec<(WorkerId, Vec<crate::wire::Order>)> = Vec::new();
+        let refused = self.pass_on(&mut actions, out);
+        self.actions = actions;
+        refused
+    }
+
+    /// Passes on what the scheduler wants. Why it refused something, if it did.
+    fn pass_on(&mut self, actions: &mut Vec<Action>, out: &mut Vec<Output>) -> Option<Refusal> {
+        // Tasks for the same worker go in one message, but those that wait for the store keep no others waiting.
+        let mut hands: Vec<(WorkerId, Vec<Order>)> = Vec::new();
         let mut refused = None;
         for action in actions.drain(..) {
             match action {
                 Action::Hand { worker, task, .. } | Action::Assign { worker, task, .. } => {
                     let Some(order) = self.scheduler.order(task) else { continue };
-                    match hands.iter_mut().rev().take(8).find(|(to, orders)| *to == worker && orders.len() < ORDERS) {
+                    let joins = |(to, orders): &&mut (WorkerId, Vec<Order>)| {
+                        *to == worker && orders.len() < ORDERS && orders[0].exclusive == order.exclusive
+                    };
+                    match hands.iter_mut().rev().take(8).find(joins) {
                         Some((_, orders)) => orders.push(order),
                         None => hands.push((worker, vec![order])),
                     }
@@ -200,7 +339,6 @@ impl Coordinator {
                 other => out.push(Output::Action(other)),
             }
         }
-        self.actions = actions;
         for (to, orders) in hands {
             let now = self.now;
             let Some(session) = self.session(to) else { continue };
@@ -267,44 +405,44 @@ impl Coordinator {
                     _ => None,
                 });
                 let Some(worker) = joined else { return };
-                if worker.index() >= self.sessions.len() {
-                    self.sessions.resize_with(worker.index() + 1, || None);
-                }
-                self.sessions[worker.index()] = Some(Session {
-                    worker,
-                    heard: self.now,
-                    number: 0,
-                    on_the_way: VecDeque::new(),
-                    suspects: BTreeSet::new(),
-                    asked_at: None,
-                    question: 0,
-                    answered: true,
-                    digest_at: Time::ZERO,
-                    hungry: false,
-                });
-                self.leases.insert((self.now + self.lease, worker));
+                self.enter(Session::new(worker, self.now, false));
                 worker
             }
         };
         out.push(Output::Joined { tag, worker });
-        out.push(Output::Send { to: worker, message: Message::Welcome { worker, epoch: self.epoch, sent } });
+        out.push(Output::Send { to: worker, message: Message::Welcome { worker, sent } });
         self.is_alive(worker, out);
-        if known.is_none() {
-            for &held in holds {
+        for &held in holds {
+            // Under a new name it has let go of what waited, and what it had was given to others.
+            if known.is_none() || self.scheduler.is_of_earlier_life(held) && !self.reattach(worker, held, out) {
                 out.push(Output::Send { to: worker, message: Message::Revoke { held, cause: Cause::WorkerLost } });
             }
         }
     }
 
+    /// A worker has something from an earlier life. Whether it may keep it.
+    fn reattach(&mut self, worker: WorkerId, held: Held, out: &mut Vec<Output>) -> bool {
+        if makes(Mistake::RestartUnreconciled) {
+            return true;
+        }
+        let kept = self.tell(Event::Reattached { worker, held }, out).is_none();
+        self.settle_dispute(held, out);
+        kept || self.scheduler.who_has(held.task) == Some(worker)
+    }
+
     /// A worker was heard.
     fn is_alive(&mut self, worker: WorkerId, out: &mut Vec<Output>) {
         let now = self.now;
-        if let Some(session) = self.session(worker) {
-            session.heard = now;
-        }
+        let Some(session) = self.session(worker) else { return };
+        session.heard = now;
+        let came_back = std::mem::take(&mut session.absent);
         if self.scheduler.worker_state(worker) == Some(WorkerState::Silent) {
             let load = crate::worker::LoadReport::default();
             self.tell(Event::Report { worker, load }, out);
+        }
+        if came_back {
+            let change = WorkerChange { draining: Some(false), ..WorkerChange::default() };
+            self.tell(Event::Change { worker, change }, out);
         }
     }
 
@@ -342,12 +480,12 @@ impl Coordinator {
         self.is_alive(from, out);
         match message {
             Message::Beat(beat) => self.hear_beat(from, &beat, out),
-            Message::Want { count, seen } => {
+            Message::Want { count, seen, sent } => {
                 self.wanted(from, count, seen, out);
                 if self.scheduler.is_waiting(from) {
                     self.is_hungry(from);
                     self.spread(from, true, out);
-                    out.push(Output::Send { to: from, message: Message::Nothing });
+                    out.push(Output::Send { to: from, message: Message::Heard { sent, nothing: true } });
                 }
             }
             Message::Began(held) => {
@@ -393,6 +531,9 @@ impl Coordinator {
         if agrees {
             session.suspects.clear();
             session.asked_at = None;
+            return;
+        }
+        if makes(Mistake::DropHoldingsCheck) {
             return;
         }
         // What is on its way explains most of it; whoever still differs later is asked.
@@ -513,10 +654,27 @@ impl Coordinator {
         let lost: Vec<Held> = missing.intersection(&session.suspects).copied().collect();
         session.suspects = missing;
         for held in lost {
-            self.tell(Event::Missing { worker: from, held }, out);
+            if self.scheduler.is_of_earlier_life(held) && makes(Mistake::RestartUnreconciled) {
+                continue;
+            }
+            // What was handed out in an earlier life may have changed hands: who has it gets a lease to say so.
+            if self.scheduler.is_of_earlier_life(held) && self.now < self.since + self.lease {
+                continue;
+            }
+            // What must not run twice may still be on its way: whoever says it does not have it never takes it.
+            if self.scheduler.order(held.task).is_some_and(|order| order.exclusive) {
+                self.revoke(from, held, out);
+            } else {
+                let gone = self.tell(Event::Missing { worker: from, held }, out).is_none();
+                self.found_missing += u64::from(gone);
+            }
         }
         for &held in has.difference(&believed) {
-            if self.tell(Event::Moved { held, to: from }, out).is_some()
+            if self.scheduler.is_of_earlier_life(held) {
+                if !self.reattach(from, held, out) {
+                    self.revoke(from, held, out);
+                }
+            } else if self.tell(Event::Moved { held, to: from }, out).is_some()
                 && self.scheduler.who_has(held.task) != Some(from)
             {
                 self.revoke(from, held, out);

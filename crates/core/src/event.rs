@@ -182,6 +182,13 @@ pub enum Event {
         /// Who has it now.
         to: WorkerId,
     },
+    /// A worker with a queue of its own holds this from an earlier life of the scheduler.
+    Reattached {
+        /// Who.
+        worker: WorkerId,
+        /// What.
+        held: Held,
+    },
     /// A worker with a queue of its own does not have an attempt that it should have.
     Missing {
         /// Who.

@@ -25,8 +25,11 @@ pub mod coordinator;
 mod event;
 mod explain;
 mod ids;
+pub mod journal;
 pub mod map;
 mod metrics;
+#[doc(hidden)]
+pub mod planted;
 pub mod policy;
 mod resources;
 mod rng;

@@ -5,12 +5,13 @@
 use crate::capabilities::CapabilitySet;
 use crate::event::{End, Held};
 use crate::ids::{KindId, WorkerId};
+use crate::planted::{Mistake, makes};
 use crate::resources::{Demand, Vector};
 use crate::task::Cause;
 use crate::time::{Span, Time};
 use crate::worker::{LoadReport, WorkerSpec};
 
-/// Who sent a message, or who is to get it.
+/// Who is to get a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Party {
     /// The coordinator.
@@ -117,18 +118,16 @@ pub enum Message {
     Welcome {
         /// Its id from now on.
         worker: WorkerId,
-        /// Which life of the coordinator this is.
-        epoch: u64,
         /// From the hello.
         sent: Time,
     },
     /// Worker: I live.
     Beat(Beat),
-    /// Coordinator: I heard you.
+    /// Coordinator: I heard you. Answers every beat, and a `Want` for which there is nothing.
     Heard {
-        /// From the beat.
+        /// From the beat or the wish.
         sent: Time,
-        /// Nothing is there for the worker at the moment.
+        /// There is nothing for the worker now; it will hear when there is.
         nothing: bool,
     },
     /// Worker: I would take so many more.
@@ -137,9 +136,9 @@ pub enum Message {
         count: u32,
         /// As in [`Beat`].
         seen: u64,
+        /// As in [`Beat`].
+        sent: Time,
     },
-    /// Coordinator: there is nothing for you now; you will hear when there is.
-    Nothing,
     /// Coordinator: these are yours.
     Hand {
         /// Counts the handings-over to this worker.
@@ -248,6 +247,21 @@ pub enum Message {
         /// What.
         holds: Vec<Held>,
     },
+}
+
+impl Message {
+    /// Whether a coordinator sends this only when all that it recorded before is durable. A worker that is told that an end
+    /// is noted forgets it; and what must never run twice at once is handed over only when whoever comes after this
+    /// coordinator will know who has it.
+    #[must_use]
+    pub fn waits_for_store(&self) -> bool {
+        match self {
+            _ if makes(Mistake::AcknowledgeBeforeSync) => false,
+            Message::Noted(_) => true,
+            Message::Hand { orders, .. } => orders.iter().any(|order| order.exclusive),
+            _ => false,
+        }
+    }
 }
 
 /// What a holding adds to the sum that worker and coordinator compare.

@@ -57,11 +57,46 @@ pub enum Happens {
         /// Parts in a million that it goes too fast.
         fast_ppm: u32,
     },
+    /// The coordinator dies, and another begins with what was durable.
+    CoordinatorCrash {
+        /// After how long.
+        back_after: Span,
+    },
+    /// The coordinator is cut off from its disk, with some workers, and another takes over at once.
+    Takeover {
+        /// The first of the workers that stay with the old one.
+        first: u32,
+        /// How many they are.
+        count: u32,
+        /// How long they are cut off.
+        span: Span,
+    },
     /// A worker is told to finish what it runs and give back the rest.
     Drain {
         /// Which.
         node: u32,
     },
+}
+
+impl Happens {
+    /// The worker it is about, if it is about one.
+    pub(crate) fn node(self) -> Option<u32> {
+        match self {
+            Happens::Crash { node, .. }
+            | Happens::Slow { node, .. }
+            | Happens::Pause { node, .. }
+            | Happens::Skew { node, .. }
+            | Happens::Drain { node } => Some(node),
+            Happens::Partition { first, .. } => Some(first),
+            Happens::CoordinatorCrash { .. } | Happens::Takeover { .. } => None,
+        }
+    }
+
+    /// Whether another coordinator follows.
+    #[must_use]
+    pub fn is_takeover(self) -> bool {
+        matches!(self, Happens::CoordinatorCrash { .. } | Happens::Takeover { .. })
+    }
 }
 
 /// How often things go wrong, drawn from the seed: events for each worker and hour.

@@ -5,13 +5,16 @@ use filch_core::config::{Bind, Take, VictimStrategy};
 use filch_core::{Config, Rng, Span, Time};
 
 use crate::cluster::Class;
+use crate::disk::DiskSettings;
 use crate::fault::{Fault, Happens};
 use crate::generate::{Arrival, Duration, Generator};
-use crate::network::{Network, Spread};
+use crate::network::{Network, Sharing, Spread};
 use crate::world::{Counts, Setting, World};
 
-/// How long a case may go on: far longer than any takes that does not hang.
-const LONGEST: Span = Span::from_secs(24 * 3600);
+/// How long a case may go on without any task beginning: far longer than any takes that does not hang.
+const LONGEST: Span = Span::from_secs(900);
+/// How long it may go on at all.
+const LONGEST_IN_ALL: Span = Span::from_secs(12 * 3600);
 /// Smaller cases tried at the most.
 const SHRINKS: u32 = 400;
 
@@ -22,6 +25,7 @@ pub struct Case {
     config: Config,
     cluster: Vec<Class>,
     network: Network,
+    disk: DiskSettings,
     workload: Generator,
     faults: Vec<Fault>,
 }
@@ -98,6 +102,9 @@ impl Case {
             loss: if rough { 0.15 * rng.unit() } else { 0.0 },
             duplication: if rough { 0.15 * rng.unit() } else { 0.0 },
             reordering: rough,
+            bandwidth: if rng.below(4) == 0 { 1e6 * (1.0 + rng.unit()) } else { 0.0 },
+            coordinator_bandwidth: if rng.below(2) == 0 { 3e6 } else { 0.0 },
+            sharing: [Sharing::Simple, Sharing::MaxMin][rng.below(2)],
         };
         // Who is cut off stops in time only where a lease is well above a round trip.
         config.limits.lease = config.limits.lease.max(Span(network.latency.0 * 12));
@@ -111,6 +118,7 @@ impl Case {
             rate: 1.0 + rng.unit() * 30.0,
             burst: 10,
             every: Span::from_secs(3),
+            input: if rng.below(3) == 0 { 3e6 * rng.unit() } else { 0.0 },
             pushed_to: if rng.below(2) == 0 { 0.3 } else { 0.0 },
             children: if rng.below(4) == 0 { 2 } else { 0 },
             depth: 2,
@@ -127,9 +135,48 @@ impl Case {
             linked: often(&mut rng, 0.7),
             ..Generator::default()
         };
-        let mut case = Case { seed, config, cluster, network, workload, faults: Vec::new() };
+        let disk = DiskSettings {
+            sync: if rng.below(2) == 0 { Span::from_micros(100 + rng.below(100_000) as u64) } else { Span::ZERO },
+            spread: [Spread::Constant, Spread::Uniform, Spread::LogNormal][rng.below(3)],
+        };
+        // The coordinator hears nobody while the disk does not answer; that must not take a large part of a lease.
+        config.limits.lease = config.limits.lease.max(Span(disk.sync.0 * 32));
+        let mut case = Case { seed, config, cluster, network, disk, workload, faults: Vec::new() };
         case.draw_faults(&mut rng);
+        if rng.below(3) == 0 {
+            case.draw_storm(&mut rng);
+        }
         case
+    }
+
+    /// Makes it a case of few workers, much that must not run twice at once, many attempts that fail, and coordinators
+    /// that follow each other: where a wrong step has consequences.
+    fn draw_storm(&mut self, rng: &mut Rng) {
+        self.cluster[0].count = 2 + rng.below(3) as u32;
+        self.network.latency = Span::from_micros(100 + rng.below(20_000) as u64);
+        self.network.loss = if rng.below(2) == 0 { 0.1 * rng.unit() } else { 0.0 };
+        self.config.limits.lease = Span::from_millis(1000 + rng.below(1500) as u64);
+        self.disk.sync = Span(self.config.limits.lease.0 / (32 + rng.below(200) as u64));
+        self.workload.tasks = Some(5 + rng.below(40) as u32);
+        self.workload.typical = Span::from_millis(100 + rng.below(8000) as u64);
+        self.workload.most = Span::from_secs(20);
+        self.workload.children = 0;
+        self.workload.exclusive = 0.2 + 0.6 * rng.unit();
+        self.workload.keyed = 0.3 * rng.unit();
+        self.workload.fails = if rng.below(2) == 0 { 0.4 * rng.unit() } else { 0.0 };
+        for _ in 0..1 + rng.below(5) {
+            let at = Time::ZERO + Span::from_millis(rng.below(30_000) as u64);
+            let what = if rng.below(2) == 0 {
+                Happens::CoordinatorCrash { back_after: Span::from_millis(rng.below(2000) as u64) }
+            } else {
+                let (first, count) = (rng.below(self.workers() as usize) as u32, 1 + rng.below(2) as u32);
+                Happens::Takeover { first, count, span: Span::from_millis(rng.below(15_000) as u64) }
+            };
+            self.faults.push(Fault { at, what });
+        }
+        let workers = self.workers();
+        self.faults.retain(|fault| fault.what.node().is_none_or(|node| node < workers));
+        self.faults.sort_by_key(|fault| fault.at);
     }
 
     fn workers(&self) -> u32 {
@@ -142,7 +189,7 @@ impl Case {
             let at = Time::ZERO + Span::from_millis(rng.below(40_000) as u64);
             let node = rng.below(self.workers() as usize) as u32;
             let span = Span::from_millis(rng.below(15_000) as u64);
-            let what = match rng.below(6) {
+            let what = match rng.below(9) {
                 0 | 1 => Happens::Crash { node, back_after: Some(span) },
                 2 => Happens::Pause { node, span },
                 3 => {
@@ -150,6 +197,12 @@ impl Case {
                     Happens::Partition { first: node, count, span }
                 }
                 4 => Happens::Slow { node, factor: 1.0 + 4.0 * rng.unit() },
+                5 => Happens::CoordinatorCrash { back_after: Span(span.0 / 4) },
+                6 => Happens::Takeover { first: node, count: rng.below(self.workers() as usize + 1) as u32, span },
+                7 => {
+                    let ahead = Span::from_millis(rng.below(20_000) as u64);
+                    Happens::Skew { node, ahead, fast_ppm: rng.below(100_000) as u32 }
+                }
                 _ => {
                     // It goes when it has finished, and comes back later.
                     let gone = Happens::Crash { node, back_after: Some(Span::from_secs(5)) };
@@ -171,6 +224,7 @@ impl Case {
             config: self.config.clone(),
             cluster: self.cluster.clone(),
             network: self.network.clone(),
+            disk: self.disk.clone(),
             faults: self.faults.clone(),
             seed: self.seed,
             keep_marks: false,
@@ -178,14 +232,31 @@ impl Case {
         };
         let workload = self.workload.make("fuzz", self.workers(), self.seed);
         let mut world = World::new(setting, workload).map_err(|error| error.to_string())?;
-        world.run(Time::ZERO + LONGEST)?;
-        if !world.is_done() {
-            return Err(format!("no end after a day: {}", world.unsettled()));
+        let mut until = Time::ZERO;
+        while !world.is_done() {
+            let runs = world.counts().runs;
+            until = until + LONGEST;
+            world.run(until)?;
+            if until > Time::ZERO + LONGEST_IN_ALL {
+                return Err(format!("no end: {}", world.unsettled()));
+            }
+            if !world.is_done() && world.counts().runs == runs {
+                return Err(format!("nothing has begun for a quarter of an hour: {}", world.unsettled()));
+            }
         }
         // Whatever is still on its way comes to rest, and nobody holds anything then.
-        let calm = world.now() + Span(self.config.limits.lease.0 * 8) + Span::from_secs(60);
+        let calm = world.now() + Span(self.config.limits.lease.0 * 8) + Span::from_secs(15);
         world.rest(calm)?;
+        if self.is_gentle() && world.found_missing() > 0 {
+            return Err("a task was not with whoever should have had it, and nothing had gone wrong".to_owned());
+        }
         world.leftovers().map_or(Ok(world.counts()), Err)
+    }
+
+    /// Whether nobody dies and no message is lost, or so late that it may seem so.
+    fn is_gentle(&self) -> bool {
+        let Network { loss, duplication, spread, .. } = self.network;
+        self.faults.is_empty() && loss == 0.0 && duplication == 0.0 && spread != Spread::LogNormal
     }
 
     /// The smallest case found that still breaks, and how.

@@ -50,6 +50,9 @@ pub struct Generator {
     #[serde(with = "filch_core::config::span")]
     #[schemars(schema_with = "filch_core::config::span::positive_schema")]
     pub every: Span,
+    /// Bytes that every task reads before it runs, from where the coordinator is.
+    #[schemars(range(min = 0))]
+    pub input: f64,
     /// Share of the workers that all tasks are pushed to; 0 lets the scheduler decide.
     #[schemars(range(min = 0, max = 1))]
     pub pushed_to: f64,
@@ -117,6 +120,7 @@ impl Default for Generator {
             rate: 1.0,
             burst: 100,
             every: Span::from_secs(10),
+            input: 0.0,
             pushed_to: 0.0,
             children: 0,
             depth: 0,
@@ -176,6 +180,7 @@ impl Generator {
     pub fn make(&self, name: &str, workers: u32, seed: u64) -> Workload {
         let mut rng = Rng::new(seed ^ 0x6e_65_72_67);
         let mut workload = Workload::new(name);
+        workload.input = self.input;
         let count = self.tasks.unwrap_or_else(|| self.per_worker.saturating_mul(workers));
         workload.tasks.reserve(count as usize);
         if self.pushed_to > 0.0 {

@@ -26,6 +26,8 @@ pub fn text(world: &World) -> String {
             Mark::Died { node } => format!("Worker {node}: Died"),
             Mark::Paused { node } => format!("Worker {node}: Stands still"),
             Mark::Back { node } => format!("Worker {node}: Is back"),
+            Mark::CoordinatorDied => "Coordinator: Died".to_owned(),
+            Mark::TookOver => "Coordinator: Another takes over".to_owned(),
         };
         let _ = writeln!(text, "[{:.6}] {line}", at.as_secs_f64());
     }

@@ -26,6 +26,10 @@ pub enum Mark {
     Paused { node: u32 },
     /// A worker is back.
     Back { node: u32 },
+    /// The coordinator died.
+    CoordinatorDied,
+    /// Another coordinator took over.
+    TookOver,
 }
 
 /// How much waits in the workers' queues at some moment.

@@ -4,6 +4,11 @@ use filch_core::{Rng, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::flows::Flows;
+
+/// Bytes a second of a link without limit: more than anybody could use, and still a number.
+const UNLIMITED: f64 = 1e30;
+
 /// How a network behaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -22,6 +27,26 @@ pub struct Network {
     pub duplication: f64,
     /// Whether a message may overtake another between the same two.
     pub reordering: bool,
+    /// Bytes a second that the link of a worker takes; 0 is without limit. Only what tasks read (`workload.input`) is that
+    /// large; messages are not counted.
+    #[schemars(range(min = 0))]
+    pub bandwidth: f64,
+    /// Bytes a second of the link at which the coordinator and the data are; 0 is without limit.
+    #[schemars(range(min = 0))]
+    pub coordinator_bandwidth: f64,
+    /// How transfers share links: `simple`, each has the slower of its two links for itself, or `max_min`, they share fairly.
+    pub sharing: Sharing,
+}
+
+/// How transfers share links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// Not at all: each has its links for itself.
+    #[default]
+    Simple,
+    /// Nobody gets more by taking from somebody who has less.
+    MaxMin,
 }
 
 impl Default for Network {
@@ -32,6 +57,9 @@ impl Default for Network {
             loss: 0.0,
             duplication: 0.0,
             reordering: false,
+            bandwidth: 0.0,
+            coordinator_bandwidth: 0.0,
+            sharing: Sharing::Simple,
         }
     }
 }
@@ -49,14 +77,37 @@ pub enum Spread {
     LogNormal,
 }
 
+impl Spread {
+    /// A draw around a span.
+    pub(crate) fn vary(self, span: Span, rng: &mut Rng) -> Span {
+        match self {
+            Spread::Constant => span,
+            Spread::Uniform => span.mul_f64(0.5 + rng.unit()),
+            Spread::LogNormal => span.mul_f64(libm::exp(0.5 * normal(rng))),
+        }
+    }
+}
+
 impl Network {
     /// How long one message takes.
     pub fn delay(&self, rng: &mut Rng) -> Span {
-        match self.spread {
-            Spread::Constant => self.latency,
-            Spread::Uniform => self.latency.mul_f64(0.5 + rng.unit()),
-            Spread::LogNormal => self.latency.mul_f64(libm::exp(0.5 * normal(rng))),
-        }
+        self.spread.vary(self.latency, rng)
+    }
+
+    /// How long a transfer takes that has its links for itself.
+    #[must_use]
+    pub fn transfer(&self, bytes: f64) -> Span {
+        let slower = [self.bandwidth, self.coordinator_bandwidth].into_iter().filter(|link| *link > 0.0);
+        slower.min_by(f64::total_cmp).map_or(Span::ZERO, |link| Span::from_secs_f64(bytes / link))
+    }
+
+    /// The links that transfers share: the coordinator's, then those of so many workers. None if they share nothing.
+    pub(crate) fn links(&self, workers: usize) -> Option<Flows> {
+        let limited = self.bandwidth > 0.0 || self.coordinator_bandwidth > 0.0;
+        let capacity = |link: f64| if link > 0.0 { link } else { UNLIMITED };
+        let workers = std::iter::repeat_n(capacity(self.bandwidth), workers);
+        let links = std::iter::once(capacity(self.coordinator_bandwidth)).chain(workers);
+        (limited && self.sharing == Sharing::MaxMin).then(|| Flows::new(links))
     }
 
     /// How many copies of one message arrive.

@@ -10,9 +10,10 @@ use serde_json::Value as Json;
 
 use crate::bound;
 use crate::cluster::Class;
+use crate::disk::DiskSettings;
 use crate::fault::{self, Fault, Happens, Rates};
 use crate::generate::Generator;
-use crate::network::Network;
+use crate::network::{Network, Sharing};
 use crate::trace::{self, Imported, Recording};
 use crate::workload::Workload;
 use crate::world::Setting;
@@ -27,6 +28,8 @@ pub struct Scenario {
     pub cluster: Vec<Class>,
     /// The network between them.
     pub network: Network,
+    /// The disk of the coordinator.
+    pub disk: DiskSettings,
     /// The work.
     pub workload: Generator,
     /// Recorded work, instead of `workload`.
@@ -97,6 +100,10 @@ pub enum Trouble {
     Skew,
     /// A worker is told to leave.
     Drain,
+    /// The coordinator dies, and another begins after `span` with what was durable.
+    CoordinatorCrash,
+    /// Another coordinator takes over while the old one is cut off for `span`, with `count` workers from `worker` on.
+    Takeover,
 }
 
 /// Work that spans so many seconds is played with the usual leases and pauses.
@@ -129,6 +136,7 @@ pub const BUILTINS: &[Builtin] = builtins![
     "cascading-failure",
     "priority-protection",
     "worker-churn",
+    "takeover",
     "resource-contention",
     "spike-recovery",
     "spawning",
@@ -171,6 +179,26 @@ impl Scenario {
                     let message =
                         format!("there is no worker {}; there are {workers}, counted from 0", incident.worker);
                     document.refuse(&format!("events[{at}].worker"), &message, None);
+                }
+            }
+            let Generator { exclusive, keyed, .. } = scenario.workload;
+            let lease = config.as_ref().map_or(Span::ZERO, |config| config.config.limits.lease);
+            if exclusive + keyed > 0.0 && config.is_some() && scenario.network.latency.0 * 2 >= lease.0 / 4 * 3 {
+                let message = format!(
+                    "a round trip of {} is too long for a lease of {lease}: exclusive and keyed tasks would never begin",
+                    Span(scenario.network.latency.0 * 2)
+                );
+                let hint = "raise `config.limits.lease` to several round trips";
+                document.refuse("network.latency", &message, Some(hint));
+            }
+            let Network { bandwidth, coordinator_bandwidth, sharing, .. } = scenario.network;
+            if bandwidth == 0.0 && coordinator_bandwidth == 0.0 {
+                let hint = Some("set `network.bandwidth`, in bytes a second");
+                if scenario.workload.input > 0.0 {
+                    document.refuse("workload.input", "links without limit bring any input at once", hint);
+                }
+                if sharing == Sharing::MaxMin {
+                    document.refuse("network.sharing", "there is nothing to share of links without limit", hint);
                 }
             }
             let Generator { duration, least, most, .. } = &scenario.workload;
@@ -336,6 +364,7 @@ impl Scenario {
             config: self.config.clone(),
             cluster: self.cluster.clone(),
             network: self.network.clone(),
+            disk: self.disk.clone(),
             faults,
             seed,
             keep_marks: false,
@@ -365,6 +394,8 @@ impl Incident {
             Trouble::Partition => vec![Fault { at, what: Happens::Partition { first: node, count, span } }],
             Trouble::Skew => for_all(&|node| Happens::Skew { node, ahead: span, fast_ppm: 0 }),
             Trouble::Drain => for_all(&|node| Happens::Drain { node }),
+            Trouble::CoordinatorCrash => vec![Fault { at, what: Happens::CoordinatorCrash { back_after: span } }],
+            Trouble::Takeover => vec![Fault { at, what: Happens::Takeover { first: node, count, span } }],
         }
     }
 }
@@ -393,6 +424,10 @@ mod tests {
         let text = "cluster: [{ count: 4 }]\nevents:\n  - { at: 3s, what: crash, worker: 9 }\n";
         let said = Scenario::from_yaml(text, "x.yaml").unwrap_err().to_string();
         assert!(said.contains("x.yaml:3:36") && said.contains("no worker 9"), "{said}");
+        let text = "cluster: [{ count: 4 }]\nnetwork: { latency: 6s }\nworkload: { tasks: 3, keyed: 0.5 }\nconfig: { limits: { lease: 15s } }\n";
+        let said = Scenario::from_yaml(text, "x.yaml").unwrap_err().to_string();
+        assert!(said.contains("x.yaml:2:21") && said.contains("would never begin"), "{said}");
+        assert!(Scenario::from_yaml(&text.replace("6s", "5s"), "x.yaml").is_ok());
         assert!(Scenario::from_yaml("about: nobody", "x").unwrap_err().to_string().contains("needs workers"));
     }
 

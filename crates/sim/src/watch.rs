@@ -3,7 +3,7 @@
 
 use filch_core::map::Map;
 use filch_core::wire::Order;
-use filch_core::{Amount, Config, ResourceId, Status, WorkerSpec};
+use filch_core::{Amount, Config, ResourceId, WorkerSpec};
 
 use crate::workload::Workload;
 use crate::world::Fate;
@@ -53,7 +53,7 @@ impl Watch {
         let index = order.payload as u32;
         let label = workload.label(index);
         for parent in workload.parents_of(index) {
-            if fates[parent.task as usize].status != Some(Status::Completed) {
+            if !fates[parent.task as usize].finished {
                 self.says(format!("{label} began before {} had ended well", workload.label(parent.task)));
             }
         }

@@ -129,6 +129,8 @@ pub struct Workload {
     pub names: Names,
     /// Tasks by name, where they have one.
     pub ids: Vec<String>,
+    /// Bytes that every task reads before it runs.
+    pub input: f64,
     /// Whether every task goes to the queue of one of the first workers at submission: how many of them.
     pub seeded_to: Option<u32>,
 }

@@ -1,11 +1,20 @@
 //! What whole worlds must show: the same seed is the same world, nothing is lost whatever happens, and stealing keeps workers
 //! busy.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test, which may read how long it should go on")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a test, which may read how long it should go on"
+)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use filch_core::Time;
 use filch_sim::fuzz::{self, Verdict};
 use filch_sim::scenario::BUILTINS;
-use filch_sim::{Outcome, Scenario, World};
+use filch_sim::{Counts, Outcome, Scenario, World};
 
 fn play(scenario: &Scenario, seed: u64) -> Outcome {
     let (setting, workload) = scenario.make(seed);
@@ -56,20 +65,67 @@ fn pushed_to_a_tenth_of_the_workers_everybody_is_busy() {
     }
 }
 
-/// Random clusters, workloads and faults. `FILCH_FUZZ` says how many seeds.
+/// Two workers read 200 bytes each for tasks of a second, over links of 100 bytes a second.
 #[test]
-fn nothing_is_lost_and_nothing_counts_twice_whatever_happens() {
-    let seeds = std::env::var("FILCH_FUZZ").ok().and_then(|text| text.parse().ok()).unwrap_or(300u64);
-    let (mut deaths, mut moved, mut reruns) = (0, 0, 0);
-    for seed in 1..=seeds {
-        match fuzz::try_seed(seed) {
-            Verdict::Sound { counts } => {
-                deaths += counts.deaths;
-                moved += counts.moved;
-                reruns += counts.runs.saturating_sub(counts.submitted);
-            }
-            Verdict::Broken { what, smallest } => panic!("seed {seed}: {what}\n{smallest}"),
+fn transfers_have_their_links_for_themselves_or_share_them() {
+    let base =
+        "cluster: [{ count: 2, slots: 1 }]\nworkload: { tasks: 2, duration: constant, typical: 1s, input: 200 }\n";
+    for (network, seconds) in [
+        ("bandwidth: 100, coordinator_bandwidth: 150", [3.0, 3.0]),
+        ("bandwidth: 100, coordinator_bandwidth: 50", [5.0, 5.0]),
+        // Both get 50 of 100 bytes a second.
+        ("bandwidth: 100, coordinator_bandwidth: 100, sharing: max_min", [5.0, 5.0]),
+        // Neither needs more than its own link.
+        ("bandwidth: 100, coordinator_bandwidth: 200, sharing: max_min", [3.0, 3.0]),
+        ("bandwidth: 100, sharing: max_min", [3.0, 3.0]),
+    ] {
+        let scenario = Scenario::from_yaml(&format!("{base}network: {{ {network} }}\n"), "x").unwrap();
+        let (setting, workload) = scenario.make(1);
+        let mut world = World::new(setting, workload).unwrap();
+        world.run(Time::NEVER).unwrap();
+        let took = world.fates().iter().map(|fate| fate.ended.since(fate.begun).as_secs_f64());
+        for (took, expected) in took.zip(seconds) {
+            assert!((took - expected).abs() < 0.01, "{network}: {took} instead of {expected}");
         }
     }
-    assert!(deaths > seeds / 2 && moved > seeds && reruns > seeds / 2, "too calm: {deaths} {moved} {reruns}");
+    for wrong in ["network: { sharing: max_min }", "network: { latency: 1ms }", "network: { bandwidth: -1 }"] {
+        assert!(Scenario::from_yaml(&format!("{base}{wrong}\n"), "x").is_err(), "{wrong}");
+    }
+}
+
+/// How long random worlds are played at the most, however many were asked for. Far more than it takes on an idle machine.
+const BOX: Duration = Duration::from_secs(300);
+
+/// Random clusters, workloads and faults on two threads. `FILCH_FUZZ` says how many seeds.
+#[test]
+fn nothing_is_lost_and_nothing_counts_twice_whatever_happens() {
+    let seeds = std::env::var("FILCH_FUZZ").ok().and_then(|text| text.parse().ok()).unwrap_or(2000u64);
+    let (start, next) = (Instant::now(), AtomicU64::new(1));
+    let play = || {
+        let mut sum = (0, Counts::default());
+        while start.elapsed() < BOX {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > seeds {
+                break;
+            }
+            match fuzz::try_seed(seed) {
+                Verdict::Sound { counts } => sum = (sum.0 + 1, sum.1.and(counts)),
+                Verdict::Broken { what, smallest } => panic!("seed {seed}: {what}\n{smallest}"),
+            }
+        }
+        sum
+    };
+    let (first, second) = thread::scope(|scope| {
+        let other = scope.spawn(play);
+        (play(), other.join().unwrap())
+    });
+    let (played, Counts { deaths, moved, takeovers, runs, submitted, .. }) =
+        (first.0 + second.0, first.1.and(second.1));
+    eprintln!("{played} of {seeds} seeds hold, in {:.0?}", start.elapsed());
+    let reruns = runs.saturating_sub(submitted);
+    assert!(played >= seeds.min(300), "only {played} seeds within {BOX:?}");
+    assert!(
+        deaths > played / 2 && moved > played && reruns > played / 2 && takeovers > played / 2,
+        "too calm: {deaths} {moved} {reruns} {takeovers}"
+    );
 }

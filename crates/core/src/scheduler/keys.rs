@@ -97,6 +97,11 @@ impl Keys {
         Arrival::Waits
     }
 
+    /// A task that had its token in an earlier life is about to take it again, whatever the limit is now.
+    pub(crate) fn promise(&mut self, key: u32, place: QueueKey) {
+        self.key(key).offered.insert(place);
+    }
+
     /// An offered task was handed to a slot.
     pub(crate) fn take(&mut self, key: u32, place: QueueKey) {
         let entry = self.key(key);

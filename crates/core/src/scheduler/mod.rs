@@ -21,6 +21,7 @@ mod place;
 mod ready;
 mod remote;
 mod reserve;
+mod restore;
 mod run;
 mod serve;
 mod settle;
@@ -143,6 +144,8 @@ pub struct Scheduler {
     portion: usize,
     /// Workers have queues of their own; those kept here are what is known of them.
     remote: bool,
+    /// Attempts, and generations of ids, are counted from here: beyond all that an earlier life may have given out.
+    first_generation: u32,
     /// Entries that bounded searches and unfinished business have looked at, for tests of the bounds.
     pub(crate) looked_at: u64,
     /// Attempts that no longer count but may still occupy a worker, and whom.
@@ -189,17 +192,8 @@ impl Scheduler {
         let scheduling = &config.scheduling;
         let thresholds = &config.load_balancing.thresholds;
         let stealing = config.stealing.under(scheduling.bind);
-        let common = Job {
-            generation: 0,
-            open: 0,
-            closed: false,
-            weight: 1.0,
-            received: 0,
-            array: None,
-            members: members::Members::default(),
-        };
         let mut jobs = Slab::default();
-        jobs.insert(common);
+        jobs.insert(Job::new(0, 1.0));
         let mut scheduler = Scheduler {
             rng: Rng::new(config.seed),
             now: Time::ZERO,
@@ -235,6 +229,7 @@ impl Scheduler {
             unfinished: false,
             portion: chores::PORTION,
             remote: false,
+            first_generation: 0,
             looked_at: 0,
             ghosts: Steady::default(),
             orphans_from: None,
@@ -361,6 +356,7 @@ impl Scheduler {
             Event::Ended { worker, held, ran, end } => self.ended(worker, held, ran, end, actions),
             Event::Moved { held, to } => self.moved(held, to, actions),
             Event::Missing { worker, held } => self.missing(worker, held, actions),
+            Event::Reattached { worker, held } => self.reattached(worker, held, actions),
             Event::Withdraw { worker } => self.withdraw(worker),
             Event::Steal { thief } => self.steal(thief, actions),
             Event::Rebalance => {

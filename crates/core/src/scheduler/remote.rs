@@ -9,6 +9,7 @@ use super::{Flags, Scheduler, State};
 use crate::action::{Action, Record, Refusal};
 use crate::event::{End, Held};
 use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
+use crate::planted::{Mistake, makes};
 use crate::resources::Amount;
 use crate::task::{Cause, Status};
 use crate::time::{Span, Time};
@@ -106,7 +107,7 @@ impl Scheduler {
         if task.waits_centrally() {
             return;
         }
-        self.tasks.at_mut(slot).attempt += 1;
+        self.next_attempt(slot);
         self.set_hop(slot, 0);
         let task = self.tasks.at(slot);
         let (attempt, payload, index, at) = (task.attempt, task.payload, task.index, task.worker);
@@ -261,9 +262,13 @@ impl Scheduler {
         let Some(slot) = self.tasks.find(held.task) else {
             return Err(if self.tasks.outcome(held.task).is_some() { stale } else { Refusal::UnknownTask(held.task) });
         };
+        if self.is_from_before(slot, held) {
+            self.adopt(slot, held, at, actions);
+        }
         let task = self.tasks.at(slot);
         let there = matches!(task.state, State::AtWorker | State::Assigned | State::Running);
-        if !there || task.attempt != held.attempt || task.hop == NONE || held.hop < task.hop {
+        let fenced = task.attempt != held.attempt && !makes(Mistake::SkipAttemptFence);
+        if !there || fenced || task.hop == NONE || held.hop < task.hop {
             return Err(stale);
         }
         if task.worker != at {
@@ -332,8 +337,18 @@ impl Scheduler {
     }
 
     pub(super) fn moved(&mut self, held: Held, to: WorkerId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+        if makes(Mistake::ForgetMoved) {
+            return Ok(());
+        }
         let stale = Refusal::StaleAttempt(held.task, held.attempt);
         let slot = self.tasks.find(held.task).ok_or(Refusal::UnknownTask(held.task))?;
+        if self.is_from_before(slot, held)
+            && let Ok(at) = self.worker_slot(to)
+            && self.workers[at].state != WorkerState::Silent
+        {
+            self.adopt(slot, held, at, actions);
+            return Ok(());
+        }
         let task = self.tasks.at(slot);
         if task.attempt != held.attempt || task.hop == NONE || held.hop <= task.hop || task.state != State::AtWorker {
             return Err(stale);

@@ -8,6 +8,7 @@ use super::{COMMON_JOB, Flags, Scheduler, State, Timer, queue_key, wanted_device
 use crate::action::{Action, Record, Refusal};
 use crate::config::Retry;
 use crate::ids::{NONE, ResourceId, TaskId};
+use crate::planted::{Mistake, makes};
 use crate::steal;
 use crate::task::{Cause, RetryTerms, Status};
 use crate::time::{Span, Time};
@@ -24,8 +25,7 @@ impl Scheduler {
     /// Hands a task that is nowhere to a free slot of a worker and reserves what it asks for.
     pub(super) fn assign(&mut self, slot: u32, at: u32, actions: &mut Vec<Action>) {
         let now = self.now;
-        let task = self.tasks.at_mut(slot);
-        task.attempt += 1;
+        self.next_attempt(slot);
         self.occupy(slot, at);
         if self.remote {
             self.set_hop(slot, 0);
@@ -39,6 +39,14 @@ impl Scheduler {
         if flags.has(Flags::ELEMENT) {
             self.element_left(slot);
         }
+    }
+
+    /// Whoever gets a task holds a new attempt of it, beyond those of earlier lives.
+    #[inline]
+    pub(super) fn next_attempt(&mut self, slot: u32) {
+        let earlier = self.first_generation;
+        let task = self.tasks.at_mut(slot);
+        task.attempt = task.attempt.max(earlier) + 1;
     }
 
     /// A task that is nowhere takes a slot of a worker and reserves what it asks for.
@@ -121,7 +129,7 @@ impl Scheduler {
     fn held(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<u32, Refusal> {
         if let Some(slot) = self.tasks.find(task) {
             let found = self.tasks.at(slot);
-            if found.state.is_held() && found.attempt == attempt {
+            if found.state.is_held() && (found.attempt == attempt || makes(Mistake::SkipAttemptFence)) {
                 return Ok(slot);
             }
         }
@@ -218,7 +226,7 @@ impl Scheduler {
     }
 
     /// A task that is nowhere waits for its next attempt.
-    fn back_off(&mut self, slot: u32, due: Time, cause: Cause, actions: &mut Vec<Action>) {
+    pub(super) fn back_off(&mut self, slot: u32, due: Time, cause: Cause, actions: &mut Vec<Action>) {
         let task = self.tasks.at_mut(slot);
         task.state = State::Backoff;
         self.counters.retrying += 1;
@@ -368,6 +376,9 @@ impl Scheduler {
         self.release_signature(ghost.signature);
         self.aside = at;
         self.return_token(ghost.key, actions);
+        if makes(Mistake::ReleaseKeyTwice) {
+            self.return_token(ghost.key, actions);
+        }
         self.aside = NONE;
         self.serve(at, actions);
     }
@@ -400,8 +411,11 @@ impl Scheduler {
         let due = self.now + if self.may_still_run(slot) { pause.max(self.config.limits.lease) } else { pause };
         let task = self.tasks.at_mut(slot);
         task.retries = task.retries.saturating_add(1);
+        let (attempt, retries) = (task.attempt, task.retries);
         self.counters.retries += 1;
         self.back_off(slot, due, cause, actions);
+        let task = self.tasks.id(slot);
+        self.persist(Record::Retrying { task, attempt, retries, until: due }, actions);
     }
 
     /// Whether a task that must never run twice at once was taken from a holder that has not let go of it.

@@ -51,6 +51,21 @@ impl<T> Slab<T> {
         slot
     }
 
+    /// Puts something into a slot beyond all that were ever used; those in between are free then.
+    pub(crate) fn insert_at(&mut self, slot: u32, value: T) {
+        debug_assert!(slot >= self.used, "the slot was never used");
+        // The slot to be filled comes last, so that it is the first free one.
+        for free in self.used..=slot {
+            if free as usize == self.chunks.len() * CHUNK {
+                self.chunks.push((0..CHUNK).map(|_| Entry::Free(NONE)).collect());
+            }
+            self.chunks[free as usize / CHUNK][free as usize % CHUNK] = Entry::Free(self.free);
+            self.free = free;
+        }
+        self.used = slot + 1;
+        self.insert(value);
+    }
+
     pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
         let entry = self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)?;
         if matches!(entry, Entry::Free(_)) {
@@ -162,6 +177,11 @@ mod tests {
             assert_eq!(slab[slot], value);
         }
         assert_eq!(slab.len(), 1001);
+        slab.insert_at(1005, 11);
+        assert_eq!((slab[1005], slab.len(), slab.next_slot()), (11, 1002, 1004));
+        for slot in [1004, 1003, 1002, 1001, 1006] {
+            assert_eq!(slab.insert(0), slot);
+        }
         assert_eq!(slab.remove(5000), None);
         assert_eq!(slab.get(5000), None);
     }

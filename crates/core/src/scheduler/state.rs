@@ -381,6 +381,12 @@ pub(crate) struct Job {
     pub(crate) members: Members,
 }
 
+impl Job {
+    pub(crate) fn new(generation: u32, weight: f64) -> Job {
+        Job { generation, open: 0, closed: false, weight, received: 0, array: None, members: Members::default() }
+    }
+}
+
 /// An array: a template, a cursor and exceptions.
 #[derive(Debug)]
 pub(crate) struct Array {

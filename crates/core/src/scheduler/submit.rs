@@ -6,7 +6,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::devices::is_divisible;
-use super::members::Members;
 use super::needs::Needs;
 use super::state::{Array, ArrayTemplate};
 use super::tasks::Extra;
@@ -26,7 +25,7 @@ fn rank_key(seconds: f64) -> u32 {
 }
 
 /// The rank of tasks that have none: after all that have one, in the order they came.
-const NO_RANK: u32 = u32::MAX;
+pub(super) const NO_RANK: u32 = u32::MAX;
 
 /// Whom a new task waits for, and those that have already ended badly.
 struct Parents {
@@ -94,8 +93,7 @@ impl Scheduler {
         }
 
         let ranked = graph.iter().any(|task| !task.parents.is_empty() || task.spec.estimate.is_some());
-        let job = self.new_job(1.0);
-        actions.push(Action::Opened { job: self.job_id(job) });
+        let job = self.new_job(1.0, actions);
         let mut slots = vec![NONE; graph.len()];
         let mut inside = Vec::with_capacity(graph.len());
         for (at, task) in graph.into_iter().enumerate() {
@@ -108,6 +106,11 @@ impl Scheduler {
             let own = parents.iter().map(|&parent| slots[parent as usize]);
             let all: SmallVec<[u32; 4]> = outside[at].waits_for.iter().copied().chain(own).collect();
             self.link(slots[at], &all);
+            let task = self.tasks.id(slots[at]);
+            for &parent in parents {
+                let parent = self.tasks.id(slots[parent as usize]);
+                self.persist(Record::After { task, parent }, actions);
+            }
         }
         // In the order of the queue, so that whoever waits for work gets the first in order and not the first named.
         // Ids before anything is settled: a task that fails at once may take others with it.
@@ -140,9 +143,8 @@ impl Scheduler {
             return Err(Refusal::Invalid("an array can neither be sent to a worker nor join a job".to_owned()));
         }
         let hopeless = self.check_deadline(template, 0, Span::ZERO)?;
-        let job = self.new_job(1.0);
+        let job = self.new_job(1.0, actions);
         let id = self.job_id(job);
-        actions.push(Action::Opened { job: id });
         let signature = self.intern_signature(template);
         let sequence = self.next_sequence();
         let priority = template.priority.get();
@@ -193,8 +195,7 @@ impl Scheduler {
         if !weight.is_finite() || weight <= 0.0 {
             return Err(Refusal::Invalid(format!("the weight of a job must be above 0, not {weight}")));
         }
-        let job = self.new_job(weight);
-        actions.push(Action::Opened { job: self.job_id(job) });
+        self.new_job(weight, actions);
         Ok(())
     }
 
@@ -210,26 +211,23 @@ impl Scheduler {
     /// Nothing will be added to a job. Only now can it be done: while it is filled, its first tasks may already end.
     fn seal_job(&mut self, slot: u32, actions: &mut Vec<Action>) {
         self.jobs[slot].closed = true;
+        self.persist(Record::Closed { job: self.job_id(slot) }, actions);
         self.job_may_be_done(slot, actions);
     }
 
-    fn new_job(&mut self, weight: f64) -> u32 {
+    fn new_job(&mut self, weight: f64, actions: &mut Vec<Action>) -> u32 {
         let slot = self.jobs.next_slot();
         if slot as usize >= self.job_generations.len() {
-            self.job_generations.push(0);
+            self.job_generations.push(self.first_generation);
         } else {
             self.job_generations[slot as usize] += 1;
         }
         let generation = self.job_generations[slot as usize];
-        self.jobs.insert(Job {
-            generation,
-            open: 0,
-            closed: false,
-            weight,
-            received: 0,
-            array: None,
-            members: Members::default(),
-        })
+        self.jobs.insert(Job::new(generation, weight));
+        let job = self.job_id(slot);
+        actions.push(Action::Opened { job });
+        self.persist(Record::Opened { job, weight }, actions);
+        slot
     }
 
     pub(super) fn job_may_be_done(&mut self, slot: u32, actions: &mut Vec<Action>) {
@@ -420,9 +418,21 @@ impl Scheduler {
         blockers: u32,
         actions: &mut Vec<Action>,
     ) -> u32 {
+        let slot = self.tasks.allocate();
+        self.describe(slot, spec, job, index, rank, blockers);
+        let (id, now) = (self.tasks.id(slot), self.now);
+        actions.push(Action::Accepted { task: id, payload: spec.payload });
+        self.persist(Record::Submitted { task: id, payload: spec.payload, at: now }, actions);
+        if job != COMMON_JOB {
+            self.persist(Record::Member { task: id, job: self.job_id(job), index, rank }, actions);
+        }
+        slot
+    }
+
+    /// Fills in what a submitted task is like; it is nowhere then.
+    pub(super) fn describe(&mut self, slot: u32, spec: &TaskSpec, job: u32, index: u32, rank: u32, blockers: u32) {
         let signature = self.intern_signature(spec);
-        let sequence = self.next_sequence();
-        let (slot, now) = (self.tasks.allocate(), self.now);
+        let (sequence, now) = (self.next_sequence(), self.now);
         let task = self.tasks.at_mut(slot);
         task.state = State::Blocked;
         task.priority = spec.priority.get();
@@ -451,17 +461,13 @@ impl Scheduler {
             self.tasks.at_mut(slot).member = self.jobs[job].members.insert(slot);
         }
         self.counters.submitted += 1;
-        let id = self.tasks.id(slot);
-        actions.push(Action::Accepted { task: id, payload: spec.payload });
-        self.persist(Record::Submitted { task: id, payload: spec.payload, at: now }, actions);
         if let Some(deadline) = spec.deadline {
-            self.timers.set(deadline, super::Timer::Deadline(id));
+            self.timers.set(deadline, super::Timer::Deadline(self.tasks.id(slot)));
         }
-        slot
     }
 
     /// Enters a task with those it waits for.
-    fn link(&mut self, slot: u32, parents: &[u32]) {
+    pub(super) fn link(&mut self, slot: u32, parents: &[u32]) {
         if parents.is_empty() {
             return;
         }
@@ -474,7 +480,7 @@ impl Scheduler {
     }
 
     /// Lets a new task in: queued if it waits for nobody, settled if one it depends on has ended badly.
-    fn admit(&mut self, slot: u32, failed: &[TaskId], hopeless: bool, actions: &mut Vec<Action>) {
+    pub(super) fn admit(&mut self, slot: u32, failed: &[TaskId], hopeless: bool, actions: &mut Vec<Action>) {
         self.counters.hopeless += u64::from(hopeless);
         let cause = if hopeless { Cause::Hopeless } else { Cause::None };
         let choice = self.tasks.extra(slot).map_or(ParentFailure::Fail, |extra| extra.on_parent_failure);

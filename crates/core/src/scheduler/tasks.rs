@@ -291,6 +291,8 @@ pub(crate) struct Tasks {
     look_at: usize,
     /// Vacant slots kept at the least, to remember how their tasks ended.
     kept: usize,
+    /// The least generation of a new task: beyond all that an earlier life of the scheduler may have given out.
+    first_generation: u32,
     live: u64,
     settled: u64,
     extras: Steady<u32, Box<Extra>>,
@@ -309,6 +311,7 @@ impl Tasks {
             retiring: VecDeque::new(),
             look_at: 0,
             kept,
+            first_generation: 0,
             live: 0,
             settled: 0,
             extras: Steady::default(),
@@ -336,8 +339,9 @@ impl Tasks {
             // Its other line was just written to.
             self.at_mut(self.vacant_first).place = NONE;
         }
+        let first = self.first_generation;
         let task = self.at_mut(slot);
-        let generation = task.generation.wrapping_add(1);
+        let generation = task.generation.wrapping_add(1).max(first);
         *task = Task { generation, ..Task::vacant() };
         if !self.extras.is_empty() {
             self.extras.remove(&slot);
@@ -360,11 +364,37 @@ impl Tasks {
         let slot = self.used;
         self.used += 1;
         if slot as usize / CHUNK == self.chunks.len() {
-            let mut chunk = Chunk { tasks: Box::default(), live: 0, settled_at: 0, generation: 0, retiring: false };
+            let generation = self.first_generation;
+            let mut chunk = Chunk { tasks: Box::default(), live: 0, settled_at: 0, generation, retiring: false };
             chunk.fill();
             self.chunks.push(chunk);
         }
         slot
+    }
+
+    /// Says that an earlier life may have given out all generations below this one.
+    pub(crate) fn begin_with(&mut self, generation: u32) {
+        self.first_generation = generation;
+    }
+
+    /// A slot for a task of an earlier life, under its id, or for what is remembered of it if it has an outcome. Slots
+    /// come in ascending order, before any other task.
+    pub(crate) fn restore(&mut self, id: TaskId, outcome: Option<(Status, Cause)>) -> u32 {
+        while self.used <= id.slot {
+            let slot = self.extend();
+            self.chunks[slot as usize / CHUNK].live += 1;
+            self.live += 1;
+            let task = self.at_mut(slot);
+            task.state = State::Blocked;
+            if slot < id.slot {
+                self.release(slot, Status::Completed, Cause::None);
+            }
+        }
+        self.at_mut(id.slot).generation = id.generation;
+        if let Some((status, cause)) = outcome {
+            self.release(id.slot, status, cause);
+        }
+        id.slot
     }
 
     /// Takes a slot out of the list of vacant ones.
@@ -449,7 +479,7 @@ impl Tasks {
         }
         // Wraps like the generations themselves: four billion uses of one slot apart, ids may repeat.
         let newest = chunk.tasks.iter().map(|task| task.generation).max().unwrap_or(0);
-        chunk.generation = newest.wrapping_add(1);
+        chunk.generation = newest.wrapping_add(1).max(self.first_generation);
         let gone = std::mem::take(&mut chunk.tasks);
         self.absent.push(at);
         for (task, slot) in gone.iter().zip(at * CHUNK as u32..) {

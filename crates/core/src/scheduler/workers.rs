@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::devices::MOST;
 use super::own::OwnQueue;
 use super::{Class, Devices, Flags, Scheduler, State, Timer, Work, Worker, queue_key};
-use crate::action::{Action, Refusal};
+use crate::action::{Action, Record, Refusal};
 use crate::capabilities::CapabilityBits;
 use crate::event::{Remaining, WorkerChange};
 use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
@@ -23,18 +23,36 @@ impl Scheduler {
     pub(super) fn join(&mut self, spec: WorkerSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         check_spec(&spec)?;
         let first = self.workers.len() == 0;
-        let (tag, slots) = (spec.tag, spec.slots);
-        let cores_implied = spec.implies_cores();
+        let tag = spec.tag;
         let slot = self.workers.next_slot();
-        let (class, class_at) = self.enter_class(new_class(spec), slot);
         if slot as usize >= self.worker_generations.len() {
-            self.worker_generations.push(0);
+            self.worker_generations.push(self.first_generation);
         } else {
             self.worker_generations[slot as usize] += 1;
         }
+        let worker = self.new_worker(spec, slot, self.worker_generations[slot as usize]);
+        let class = worker.class;
+        self.workers.insert(worker);
+        self.counters.worker_came(&self.config.load_balancing.thresholds);
+        let worker = self.worker_id(slot);
+        actions.push(Action::Joined { tag, worker });
+        self.persist(Record::Joined { worker, tag }, actions);
+        self.up_again(slot);
+        if first && self.counters.queued > 0 {
+            self.expect_orphans();
+        }
+        self.revisit_parked(class, actions);
+        Ok(())
+    }
+
+    /// A worker that holds nothing, for that slot.
+    pub(super) fn new_worker(&mut self, spec: WorkerSpec, slot: u32, generation: u32) -> Worker {
+        let (tag, slots) = (spec.tag, spec.slots);
+        let cores_implied = spec.implies_cores();
+        let (class, class_at) = self.enter_class(new_class(spec), slot);
         self.counters.joined += 1;
-        let worker = Worker {
-            generation: self.worker_generations[slot as usize],
+        Worker {
+            generation,
             class,
             class_at,
             state: WorkerState::Up,
@@ -72,16 +90,7 @@ impl Scheduler {
             fingerprint: 0,
             busy: Span::ZERO,
             waited: Span::ZERO,
-        };
-        self.workers.insert(worker);
-        self.counters.worker_came(&self.config.load_balancing.thresholds);
-        actions.push(Action::Joined { tag, worker: self.worker_id(slot) });
-        self.up_again(slot);
-        if first && self.counters.queued > 0 {
-            self.expect_orphans();
         }
-        self.revisit_parked(class, actions);
-        Ok(())
     }
 
     pub(super) fn set_state(&mut self, slot: u32, state: WorkerState) {
@@ -373,6 +382,7 @@ impl Scheduler {
         self.counters.worker_went(&self.config.load_balancing.thresholds);
         let (class, class_at) = (self.workers[at].class, self.workers[at].class_at);
         self.workers.remove(at);
+        self.persist(Record::Left { worker }, actions);
         self.estimator.forget(at as usize);
         self.forget_warmth();
         self.leave_class(class, class_at, actions);
@@ -408,7 +418,10 @@ fn check_spec(spec: &WorkerSpec) -> Result<(), Refusal> {
         )));
     }
     if !spec.cost_rate.is_finite() || spec.cost_rate < 0.0 {
-        return Err(Refusal::Invalid(format!("a worker's cost rate must be a finite number of 0 or more, not {}", spec.cost_rate)));
+        return Err(Refusal::Invalid(format!(
+            "a worker's cost rate must be a finite number of 0 or more, not {}",
+            spec.cost_rate
+        )));
     }
     Ok(())
 }

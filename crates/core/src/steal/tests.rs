@@ -226,3 +226,19 @@ fn the_report_reads_as_documented() {
     assert_eq!(telemetry.total().to_string(), expected);
     assert_eq!(telemetry.peer(victim), Some(telemetry.total()));
 }
+
+#[test]
+fn of_very_many_peers_those_asked_last_are_kept_apart_and_all_are_counted() {
+    let mut telemetry = StealTelemetry::of_recent(3);
+    for peer in [1, 2, 3, 1, 4, 5] {
+        telemetry.record(Some(WorkerId::from_bits(peer)), None, StealOutcome::Timeout);
+    }
+    let kept: Vec<u64> = telemetry.peers().map(|(peer, _)| peer.to_bits()).collect();
+    assert_eq!(kept, [1, 4, 5]);
+    assert_eq!(
+        (telemetry.total().timeouts, telemetry.peer(WorkerId::from_bits(1)).map(|peer| peer.timeouts)),
+        (6, Some(2))
+    );
+    telemetry.forget(WorkerId::from_bits(4));
+    assert_eq!(telemetry.peers().count(), 2);
+}

@@ -17,6 +17,7 @@ use crate::config::{Bind, Config, Stealing};
 use crate::event::{End, Held};
 use crate::ids::{TaskId, WorkerId};
 use crate::map::Map;
+use crate::planted::{Mistake, makes};
 use crate::resources::Vector;
 use crate::rng::Rng;
 use crate::steal::{self, Guard, StealOutcome, StealTelemetry, VictimChooser};
@@ -31,15 +32,26 @@ const NEWEST: f64 = 0.2;
 /// Tasks asked for ahead of need at the most, for each slot.
 const MOST_AHEAD: u32 = 64;
 
+/// Peers whose steals are counted apart: those asked last.
+const PEERS_KEPT: usize = 64;
+
 /// What can happen to a worker.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// It can reach the coordinator, for the first time or again.
+    /// It can reach a coordinator, for the first time or again, perhaps another one.
     Connected,
-    /// A message has come.
+    /// A message of a coordinator has come.
+    Told {
+        /// Which life of the coordinator it is from. Those of earlier lives than the one that welcomed the worker count no
+        /// more.
+        epoch: u64,
+        /// What.
+        message: Message,
+    },
+    /// A message of a peer has come.
     Message {
         /// From whom.
-        from: Party,
+        from: WorkerId,
         /// What.
         message: Message,
     },
@@ -138,6 +150,8 @@ pub struct WorkerMachine {
     rng: Rng,
     now: Time,
     id: Option<WorkerId>,
+    /// The life of the coordinator that welcomed it.
+    epoch: u64,
     draining: bool,
     load: LoadReport,
     held: Map<TaskId, Entry>,
@@ -197,6 +211,7 @@ impl WorkerMachine {
             rng: Rng::new(seed),
             now: Time::ZERO,
             id: None,
+            epoch: 0,
             draining: false,
             load: LoadReport::default(),
             held: Map::default(),
@@ -218,7 +233,7 @@ impl WorkerMachine {
             tried: SmallVec::new(),
             failures: 0,
             requests: 0,
-            telemetry: StealTelemetry::default(),
+            telemetry: StealTelemetry::of_recent(PEERS_KEPT),
             heard: Time::ZERO,
             fenced: false,
             hello_at: None,
@@ -238,8 +253,8 @@ impl WorkerMachine {
         match input {
             Input::Tick => {}
             Input::Connected => self.greet(out),
-            Input::Message { from: Party::Coordinator, message } => self.told(message, out),
-            Input::Message { from: Party::Worker(peer), message } => self.hear_peer(peer, message, out),
+            Input::Told { epoch, message } => self.told(epoch, message, out),
+            Input::Message { from, message } => self.hear_peer(from, message, out),
             Input::Unreachable(peer) => self.unreachable(peer, out),
             Input::Ended { task, attempt, end } => self.ended(task, attempt, end, out),
             Input::Load(load) => self.load = load,
@@ -379,22 +394,37 @@ impl WorkerMachine {
     /// comes may have been on its way for long.
     fn acknowledged(&mut self, sent: Time) {
         self.heard = self.heard.max(sent);
-        self.fenced = self.fence_at() <= self.now;
+        self.fenced = self.fence_at() <= self.now && !makes(Mistake::BeginBeyondLease);
     }
 
-    fn told(&mut self, message: Message, out: &mut Vec<Output>) {
-        match message {
-            Message::Welcome { worker, sent, .. } => {
-                self.acknowledged(sent);
-                if self.id != Some(worker) {
-                    self.seen = 0;
-                    self.drop_what_waits();
-                }
-                self.id = Some(worker);
-                self.asked = 0;
-                self.hello_at = None;
-                self.beat(out);
+    /// A coordinator has welcomed it: this is the one that counts.
+    fn welcomed(&mut self, worker: WorkerId, epoch: u64, sent: Time, out: &mut Vec<Output>) {
+        self.acknowledged(sent);
+        if self.id != Some(worker) || self.epoch != epoch {
+            self.seen = 0;
+            self.nothing_central = false;
+        }
+        if self.id != Some(worker) {
+            self.drop_what_waits();
+        } else if self.epoch != epoch {
+            // What it runs it began in another life of the coordinator, which may not have written that down.
+            for entry in self.running.iter().filter_map(|task| self.held.get(task)) {
+                self.send(Message::Began(entry.order.held), out);
             }
+        }
+        self.id = Some(worker);
+        self.epoch = epoch;
+        self.asked = 0;
+        self.hello_at = None;
+        self.beat(out);
+    }
+
+    fn told(&mut self, epoch: u64, message: Message, out: &mut Vec<Output>) {
+        if epoch < self.epoch || epoch > self.epoch && !matches!(message, Message::Welcome { .. }) {
+            return;
+        }
+        match message {
+            Message::Welcome { worker, sent, .. } => self.welcomed(worker, epoch, sent, out),
             Message::Heard { sent, nothing } => {
                 self.acknowledged(sent);
                 let took = self.now.since(sent).as_secs_f64();
@@ -404,7 +434,6 @@ impl WorkerMachine {
                 };
                 self.nothing_central = nothing;
             }
-            Message::Nothing => self.nothing_central = true,
             Message::Hand { number, orders } => {
                 self.seen = self.seen.max(number);
                 self.nothing_central = false;
@@ -447,7 +476,10 @@ impl WorkerMachine {
     }
 
     fn beat(&mut self, out: &mut Vec<Output>) {
-        self.beat_at = Some(self.now + self.beat_every());
+        // An answer is overdue: what must not run twice would soon have to stop, so a lost beat is made up for quickly.
+        let overdue = !self.fenced && self.heard + self.beat_every() < self.now && self.runs_exclusive();
+        let pause = if overdue { Span(self.beat_every().0 / 4) } else { self.beat_every() };
+        self.beat_at = Some(self.now + pause);
         let beat = Beat {
             load: self.load,
             depth: self.depth(),
@@ -465,10 +497,18 @@ impl WorkerMachine {
         }
     }
 
+    fn runs_exclusive(&self) -> bool {
+        self.running.iter().any(|task| self.held.get(task).is_some_and(|entry| entry.order.exclusive))
+    }
+
     /// Cut off from the coordinator for so long that it may soon be given up.
     fn fence(&mut self, out: &mut Vec<Output>) {
-        self.fenced = true;
         self.hello_at = Some(self.now);
+        if makes(Mistake::BeginBeyondLease) {
+            self.heard = self.now;
+            return;
+        }
+        self.fenced = true;
         let exclusive: Vec<TaskId> = self
             .running
             .iter()
@@ -518,7 +558,7 @@ impl WorkerMachine {
         let idle = self.running.len() < self.spec.slots as usize && self.queue.is_empty();
         if more > 0 && (idle || more * 2 > self.ahead()) {
             self.asked = wants;
-            self.send(Message::Want { count: wants, seen: self.seen }, out);
+            self.send(Message::Want { count: wants, seen: self.seen, sent: self.now }, out);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::event::Held;
 use crate::ids::{KindId, TaskId, WorkerId};
 use crate::resources::Demand;
 use crate::time::{Span, Time};
-use crate::wire::{Message, Order, Party};
+use crate::wire::{Message, Order};
 
 const FIRST: WorkerId = WorkerId::from_bits(1);
 
@@ -24,7 +24,7 @@ impl Bench {
         let machine = WorkerMachine::new(&config, WorkerSpec::default(), 1);
         let mut bench = Bench { machine, lease: config.limits.lease, out: Vec::new() };
         bench.step(Time::ZERO, Input::Connected);
-        bench.told(Time::ZERO, Message::Welcome { worker: FIRST, epoch: 1, sent: Time::ZERO });
+        bench.told(Time::ZERO, Message::Welcome { worker: FIRST, sent: Time::ZERO });
         bench
     }
 
@@ -34,7 +34,7 @@ impl Bench {
     }
 
     fn told(&mut self, at: Time, message: Message) {
-        self.step(at, Input::Message { from: Party::Coordinator, message });
+        self.step(at, Input::Told { epoch: 1, message });
     }
 
     /// So many quarters of a lease from the start.
@@ -91,11 +91,11 @@ fn what_waits_is_dropped_by_a_worker_that_joins_anew() {
     bench.told(Time(1), hand(vec![order(1, false), order(2, false), order(3, true)]));
     assert_eq!((bench.machine.running(), bench.machine.depth()), (1, 2));
     let again = bench.quarters(9);
-    bench.told(again, Message::Welcome { worker: WorkerId::from_bits(2), epoch: 1, sent: again });
+    bench.told(again, Message::Welcome { worker: WorkerId::from_bits(2), sent: again });
     assert_eq!((bench.runs(), bench.machine.running(), bench.machine.depth()), (0, 1, 0));
     // The same welcome under its old name drops nothing.
     let mut bench = Bench::new();
     bench.told(Time(1), hand(vec![order(1, false), order(2, false)]));
-    bench.told(Time(2), Message::Welcome { worker: FIRST, epoch: 1, sent: Time(2) });
+    bench.told(Time(2), Message::Welcome { worker: FIRST, sent: Time(2) });
     assert_eq!(bench.machine.depth(), 1);
 }

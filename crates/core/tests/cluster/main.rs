@@ -167,7 +167,7 @@ impl World {
                     assert_eq!(self.settled.insert(task, status), None, "{task} was settled twice");
                 }
                 coordinator::Output::Action(Action::Move { .. }) => self.moves += 1,
-                coordinator::Output::Action(_) => {}
+                coordinator::Output::Action(_) | coordinator::Output::Renew => {}
             }
         }
         self.checks += 1;
@@ -262,7 +262,12 @@ impl World {
             }
             Happening::ToWorker { node, life, from, message } => {
                 if self.nodes[node].life == life {
-                    self.input(node, worker::Input::Message { from, message: *message });
+                    let message = *message;
+                    let input = match from {
+                        Party::Coordinator => worker::Input::Told { epoch: 1, message },
+                        Party::Worker(from) => worker::Input::Message { from, message },
+                    };
+                    self.input(node, input);
                 }
             }
             Happening::RunEnds { node, life, task, attempt } => {

@@ -76,7 +76,8 @@ impl Model {
             | Event::Began { .. }
             | Event::Ended { .. }
             | Event::Moved { .. }
-            | Event::Missing { .. } => {
+            | Event::Missing { .. }
+            | Event::Reattached { .. } => {
                 unreachable!("the model's workers have no queues of their own")
             }
         };

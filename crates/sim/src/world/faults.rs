@@ -30,6 +30,8 @@ impl World {
                     self.set_timer(node);
                 }
             }
+            Happens::CoordinatorCrash { back_after } => self.crash_coordinator(back_after),
+            Happens::Takeover { first, count, span } => self.cut_coordinator(at + 1, first, count, span),
             Happens::Drain { node } => {
                 if (node as usize) < self.nodes.len() {
                     self.count_step(12, u64::from(node));
@@ -77,7 +79,7 @@ impl World {
         self.calendar.push(until, Happening::Back(node));
     }
 
-    fn cut(&mut self, part: u32, first: u32, count: u32, span: Span) {
+    pub(super) fn cut(&mut self, part: u32, first: u32, count: u32, span: Span) {
         let all = self.nodes.len() as u32;
         for step in 0..count.min(all) {
             let node = (first + step) % all;
@@ -93,8 +95,10 @@ impl World {
         if !self.nodes[at].alive {
             let seed = self.rng.next_u64();
             let machine = WorkerMachine::new(&self.setting.config, self.nodes[at].spec.clone(), seed);
+            let leader = self.leader_at();
             let found = &mut self.nodes[at];
             found.machine = machine;
+            found.seat = leader;
             found.alive = true;
             found.latest = (Time::ZERO, Time::ZERO);
             self.mark(|| Mark::Back { node });
@@ -109,7 +113,7 @@ impl World {
             self.input(node, worker::Input::Tick);
             for run in runs {
                 let Running { live, stopping, .. } = self.runs[run as usize];
-                if live && !stopping {
+                if live && stopping.is_none() {
                     self.execute(run);
                 }
             }
@@ -128,6 +132,9 @@ impl World {
         self.note(15, u64::from(part));
         for node in self.nodes.iter_mut().filter(|node| node.part == part) {
             node.part = 0;
+        }
+        if self.disk.is_some() {
+            self.reach_disk(part);
         }
     }
 }

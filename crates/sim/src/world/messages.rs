@@ -3,14 +3,14 @@
 use filch_core::coordinator::{self, Output};
 use filch_core::wire::{Message, Party};
 use filch_core::worker;
-use filch_core::{Action, Record, Time};
+use filch_core::{Action, Time, WorkerId};
 
 use super::{Happening, Node, Packet, Sender, World};
 use crate::marks::Mark;
 
-/// Whether a message is a sign of life and nothing else.
-fn is_heartbeat(message: &Message) -> bool {
-    matches!(message, Message::Beat(_) | Message::Heard { .. })
+/// Whether a message is a sign of life and nothing else. `answers` says whether a beat is being answered.
+fn is_heartbeat(message: &Message, answers: bool) -> bool {
+    matches!(message, Message::Beat(_)) || answers && matches!(message, Message::Heard { .. })
 }
 
 impl World {
@@ -23,7 +23,9 @@ impl World {
 
     fn transmit(&mut self, packet: Packet) {
         self.counts.messages += 1;
-        let part = |node: Option<u32>| node.map_or(0, |node| self.nodes[node as usize].part);
+        self.beats_sent += u64::from(packet.heartbeat);
+        let seat = self.seats[packet.seat as usize].part;
+        let part = |node: Option<u32>| node.map_or(seat, |node| self.nodes[node as usize].part);
         let from = match packet.from {
             Sender::Coordinator => None,
             Sender::Worker(_, node) | Sender::Stranger(node) => Some(node),
@@ -75,17 +77,18 @@ impl World {
             self.nodes[node as usize].missed.push(Happening::Deliver(at));
             return;
         }
-        let Some(Packet { to, life, from, message }) = self.packets[at as usize].take() else { return };
+        let Some(Packet { to, seat, life, from, heartbeat, message }) = self.packets[at as usize].take() else {
+            return;
+        };
         self.free_packets.push(at);
         let whose = match (to, from) {
             (Some(node), _) | (None, Sender::Worker(_, node) | Sender::Stranger(node)) => node,
             (None, Sender::Coordinator) => return,
         };
         // Connections end with the process at either end.
-        if self.nodes[whose as usize].life != life {
+        if self.nodes[whose as usize].life != life || to.is_none() && !self.seats[seat as usize].alive {
             return;
         }
-        let heartbeat = is_heartbeat(&message);
         self.counts.heartbeats += u64::from(heartbeat);
         if !heartbeat {
             self.counts.events += 2;
@@ -100,30 +103,41 @@ impl World {
                     (message, Sender::Worker(from, _)) => coordinator::Input::Message { from, message },
                     _ => return,
                 };
-                self.tell(input);
+                self.answers_beat = heartbeat;
+                self.tell(seat, input);
+                self.answers_beat = false;
             }
             (Some(node), Sender::Worker(peer, _)) => {
-                self.input(node, worker::Input::Message { from: Party::Worker(peer), message });
+                self.input(node, worker::Input::Message { from: peer, message });
             }
-            (Some(node), _) => self.input(node, worker::Input::Message { from: Party::Coordinator, message }),
+            (Some(node), _) => {
+                let epoch = self.seats[seat as usize].coordinator.epoch();
+                self.input(node, worker::Input::Told { epoch, message });
+            }
             (None, Sender::Coordinator) => {}
         }
     }
 
     // ---- the machines ----
 
-    /// Hands something to the coordinator and does what it wants.
-    pub(super) fn tell(&mut self, input: coordinator::Input) {
+    /// Hands something to a coordinator and does what it wants.
+    pub(super) fn tell(&mut self, seat: u32, input: coordinator::Input) {
         let mut told = std::mem::take(&mut self.told);
-        self.coordinator.step(self.now, input, &mut told);
+        // What the disk confirms changes nothing in the scheduler.
+        let looked_at = self.watch.is_some() && !matches!(input, coordinator::Input::Stored { .. });
+        self.seats[seat as usize].coordinator.step(self.now, input, &mut told);
+        self.carry_out(seat, &mut told);
+        self.told = told;
+        if looked_at {
+            self.watch_coordinator(seat);
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, seat: u32, told: &mut Vec<Output>) {
         for output in told.drain(..) {
             match output {
                 Output::Joined { tag, worker } => {
-                    let at = worker.index();
-                    if at >= self.node_of.len() {
-                        self.node_of.resize(at + 1, None);
-                    }
-                    self.node_of[at] = Some((worker, tag as u32));
+                    self.seats[seat as usize].enter(worker, tag as u32);
                     self.joined += 1;
                     if self.joined == self.nodes.len() as u32 {
                         // Once the last of them has heard that it is welcome.
@@ -132,22 +146,26 @@ impl World {
                     }
                     self.mark(|| Mark::Joined { node: tag as u32 });
                 }
-                Output::Send { to, message } => {
-                    let Some(node) = self.node_behind(to) else { continue };
-                    let life = self.nodes[node as usize].life;
-                    self.transmit(Packet { to: Some(node), life, from: Sender::Coordinator, message });
-                }
-                Output::Action(action) => self.act(action),
+                Output::Send { to, message } => self.post(seat, to, message),
+                Output::Renew => self.seats[seat as usize].renew = true,
+                Output::Action(action) => self.act(seat, action),
             }
         }
-        self.told = told;
-        self.set_coordinator_timer();
-        if self.watch.is_some() {
-            self.watch_coordinator();
+        if self.disk.is_some() {
+            self.write(seat);
         }
+        self.set_coordinator_timer(seat);
     }
 
-    fn act(&mut self, action: Action) {
+    /// A coordinator's message goes out now.
+    pub(super) fn send(&mut self, seat: u32, to: WorkerId, message: Message) {
+        let Some(node) = self.node_behind(seat, to) else { return };
+        let life = self.nodes[node as usize].life;
+        let heartbeat = is_heartbeat(&message, self.answers_beat);
+        self.transmit(Packet { to: Some(node), seat, life, from: Sender::Coordinator, heartbeat, message });
+    }
+
+    fn act(&mut self, seat: u32, action: Action) {
         match action {
             Action::Accepted { task, payload } => {
                 let at = task.index();
@@ -157,13 +175,13 @@ impl World {
                 self.index_of[at] = payload as u32;
                 self.ids[payload as usize] = task;
             }
-            Action::Persist(Record::Settled { task, status, cause, .. }) => self.settle(task, status, cause),
+            Action::Persist(record) => self.record(seat, record),
             Action::Move { task, from, to } => {
                 self.counts.moved += 1;
                 self.note(9, task.to_bits());
                 if self.marks.is_some()
                     && let (Some(&index), Some(from), Some(to)) =
-                        (self.index_of.get(task.index()), self.node_behind(from), self.node_behind(to))
+                        (self.index_of.get(task.index()), self.node_behind(seat, from), self.node_behind(seat, to))
                 {
                     self.mark(|| Mark::Moved { task: index, from, to });
                 }
@@ -172,8 +190,8 @@ impl World {
         }
     }
 
-    fn node_behind(&self, worker: filch_core::WorkerId) -> Option<u32> {
-        let (known, node) = (*self.node_of.get(worker.index())?)?;
+    fn node_behind(&self, seat: u32, worker: WorkerId) -> Option<u32> {
+        let (known, node) = (*self.seats[seat as usize].node_of.get(worker.index())?)?;
         (known == worker).then_some(node)
     }
 
@@ -186,7 +204,7 @@ impl World {
         let mut outputs = std::mem::take(&mut self.outputs);
         let now = self.nodes[at].clock.shows(self.now);
         self.nodes[at].machine.step(now, input, &mut outputs);
-        let life = self.nodes[at].life;
+        let (life, seat) = (self.nodes[at].life, self.nodes[at].seat);
         let from = match self.nodes[at].machine.id() {
             Some(id) => Sender::Worker(id, node),
             None => Sender::Stranger(node),
@@ -194,16 +212,17 @@ impl World {
         for output in outputs.drain(..) {
             match output {
                 worker::Output::Send { to: Party::Coordinator, message } => {
-                    self.transmit(Packet { to: None, life, from, message });
+                    let heartbeat = is_heartbeat(&message, false);
+                    self.transmit(Packet { to: None, seat, life, from, heartbeat, message });
                 }
                 worker::Output::Send { to: Party::Worker(peer), message } => {
                     // Who is not there any more cannot be reached; a real driver would say so after a while.
-                    let Some(other) = self.node_behind(peer) else { continue };
+                    let Some(other) = self.node_behind(seat, peer) else { continue };
                     let life = self.nodes[other as usize].life;
-                    self.transmit(Packet { to: Some(other), life, from, message });
+                    self.transmit(Packet { to: Some(other), seat, life, from, heartbeat: false, message });
                 }
                 worker::Output::Run(order) => self.begin(node, &order),
-                worker::Output::Stop { held, .. } => self.stop(node, held),
+                worker::Output::Stop { held, cause } => self.stop(node, held, cause),
             }
         }
         self.outputs = outputs;
@@ -235,11 +254,12 @@ impl World {
         self.nodes[at].timer = Time::NEVER;
         let clock = self.nodes[at].clock;
         if self.nodes[at].machine.next_timer().is_some_and(|due| clock.when(due) <= self.now) {
-            let before = self.counts.messages;
+            let before = (self.counts.messages, self.beats_sent);
             self.note(10, u64::from(node));
             self.input(node, worker::Input::Tick);
             // A tick that does nothing but send a beat is a heartbeat.
-            if self.counts.messages == before + 1 {
+            let sent = (self.counts.messages - before.0, self.beats_sent - before.1);
+            if sent == (1, 1) {
                 self.counts.heartbeats += 1;
             } else {
                 self.counts.events += 1;
@@ -249,12 +269,13 @@ impl World {
         }
     }
 
-    pub(super) fn set_coordinator_timer(&mut self) {
-        if let Some(at) = self.coordinator.next_timer() {
+    pub(super) fn set_coordinator_timer(&mut self, seat: u32) {
+        let found = &mut self.seats[seat as usize];
+        if let Some(at) = found.coordinator.next_timer() {
             let at = at.max(self.now);
-            if at < self.coordinator_timer {
-                self.coordinator_timer = at;
-                self.calendar.push(at, Happening::CoordinatorTimer);
+            if at < found.timer {
+                found.timer = at;
+                self.calendar.push(at, Happening::CoordinatorTimer(seat));
             }
         }
     }

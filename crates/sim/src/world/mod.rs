@@ -5,27 +5,35 @@
 //! do then is what they do in a real cluster. The same seed gives the same world, event for event; its [`World::digest`]
 //! is the proof.
 
-use filch_core::coordinator::{self, Coordinator};
+use filch_core::coordinator;
 use filch_core::map::Map;
 use filch_core::policy::PolicyError;
 use filch_core::steal::StealStats;
 use filch_core::wire::Message;
 use filch_core::worker::{self, WorkerMachine};
-use filch_core::{Config, Rng, Span, Status, TaskId, Time, WorkerId, WorkerSpec};
+use filch_core::{Cause, Config, Rng, Span, Status, TaskId, TaskSpec, Time, WorkerId, WorkerSpec};
 
 use crate::cache::Cache;
 use crate::calendar::Calendar;
 use crate::cluster::Class;
+use crate::disk::{Disk, DiskSettings};
 use crate::fault::Fault;
+use crate::flows::Flows;
 use crate::marks::{Mark, Marks, Sample};
 use crate::network::Network;
 use crate::watch::Watch;
 use crate::workload::{Children, NONE, Workload};
 
+mod clients;
 mod faults;
+mod fetch;
 mod messages;
+mod seats;
 mod stall;
 mod tasks;
+
+use clients::Submission;
+use seats::Seat;
 
 /// Everything that makes a world.
 #[derive(Clone, Debug)]
@@ -36,6 +44,8 @@ pub struct Setting {
     pub cluster: Vec<Class>,
     /// The network between them.
     pub network: Network,
+    /// The disk of the coordinator.
+    pub disk: DiskSettings,
     /// What goes wrong, and when.
     pub faults: Vec<Fault>,
     /// Seed of everything random in the world.
@@ -55,8 +65,18 @@ enum Happening {
     RunEnds { run: u32, generation: u32 },
     /// A worker's timer.
     Timer(u32),
-    /// The coordinator's.
-    CoordinatorTimer,
+    /// A coordinator's.
+    CoordinatorTimer(u32),
+    /// A write of a coordinator is durable, or refused.
+    Synced { seat: u32, number: u64 },
+    /// A coordinator begins where the last one left off.
+    TakeOver,
+    /// A transfer comes to its end.
+    Fetched { flow: u32, generation: u32 },
+    /// A worker connects to the latest coordinator.
+    Connect(u32),
+    /// Somebody looks whether what was submitted was acknowledged.
+    Resubmit(u32),
     /// The workers have had the time to join.
     Open,
     /// The next tasks arrive.
@@ -76,9 +96,12 @@ enum Happening {
 struct Packet {
     /// None is the coordinator.
     to: Option<u32>,
+    /// Which coordinator it goes to or comes from.
+    seat: u32,
     /// The life of the worker it goes to or comes from.
     life: u32,
     from: Sender,
+    heartbeat: bool,
     message: Message,
 }
 
@@ -104,7 +127,10 @@ struct Running {
     live: bool,
     /// Whether it really executes: not while its worker stands still, and not after it was told to stop.
     executes: bool,
-    stopping: bool,
+    stopping: Option<Cause>,
+    /// The transfer of its input, while that is under way, and how long it takes after that.
+    flow: u32,
+    takes: Span,
 }
 
 impl Running {
@@ -118,12 +144,16 @@ impl Running {
         until: Time::ZERO,
         live: false,
         executes: false,
-        stopping: false,
+        stopping: None,
+        flow: NONE,
+        takes: Span::ZERO,
     };
 }
 
 struct Node {
     machine: WorkerMachine,
+    /// The coordinator it is connected to.
+    seat: u32,
     spec: WorkerSpec,
     class: u32,
     life: u32,
@@ -186,12 +216,21 @@ pub struct Fate {
     pub status: Option<Status>,
     /// How often it began.
     pub runs: u16,
+    /// Whether a run of it has ended well.
+    pub finished: bool,
     /// The worker of its last run.
     pub node: u32,
 }
 
-const UNBORN: Fate =
-    Fate { arrived: Time::NEVER, begun: Time::NEVER, ended: Time::NEVER, status: None, runs: 0, node: NONE };
+const UNBORN: Fate = Fate {
+    arrived: Time::NEVER,
+    begun: Time::NEVER,
+    ended: Time::NEVER,
+    status: None,
+    runs: 0,
+    finished: false,
+    node: NONE,
+};
 
 /// What a world counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,6 +251,26 @@ pub struct Counts {
     pub runs: u64,
     /// Workers that died.
     pub deaths: u64,
+    /// Coordinators that took over from another.
+    pub takeovers: u64,
+}
+
+impl Counts {
+    /// The sum of two.
+    #[must_use]
+    pub fn and(self, other: Counts) -> Counts {
+        Counts {
+            submitted: self.submitted + other.submitted,
+            refused: self.refused + other.refused,
+            messages: self.messages + other.messages,
+            events: self.events + other.events,
+            heartbeats: self.heartbeats + other.heartbeats,
+            moved: self.moved + other.moved,
+            runs: self.runs + other.runs,
+            deaths: self.deaths + other.deaths,
+            takeovers: self.takeovers + other.takeovers,
+        }
+    }
 }
 
 /// The simulated cluster.
@@ -221,16 +280,25 @@ pub struct World {
     setting: Setting,
     workload: Workload,
     children: Children,
-    coordinator: Coordinator,
-    coordinator_timer: Time,
+    /// Coordinators, the latest last; there is one unless some were replaced.
+    seats: Vec<Seat>,
+    /// What they have written; none if everything is durable at once.
+    disk: Option<Disk>,
+    /// What was submitted together; kept if there is a disk.
+    submissions: Vec<Submission>,
+    /// Which tasks were submitted durably; empty without a disk.
+    stored: Vec<bool>,
+    /// Descriptions of tasks on their way to the disk.
+    specs: Map<u32, TaskSpec>,
     nodes: Vec<Node>,
-    /// By the slot of the worker.
-    node_of: Vec<Option<(WorkerId, u32)>>,
     calendar: Calendar<Happening>,
     packets: Vec<Option<Packet>>,
     free_packets: Vec<u32>,
     runs: Vec<Running>,
     free_runs: Vec<u32>,
+    /// Transfers that share links, and the run that each is for.
+    flows: Option<Flows>,
+    flow_runs: Vec<u32>,
     /// When the latest message between two peers arrives.
     latest: Map<(u32, u32), Time>,
     next_arrival: u32,
@@ -243,6 +311,9 @@ pub struct World {
     fates: Vec<Fate>,
     settled: u64,
     counts: Counts,
+    /// Messages sent that were heartbeats, and whether one is being answered.
+    beats_sent: u64,
+    answers_beat: bool,
     digest: u64,
     steals: StealStats,
     marks: Option<Marks>,
@@ -265,8 +336,9 @@ impl World {
     pub fn new(setting: Setting, workload: Workload) -> Result<World, PolicyError> {
         let mut config = setting.config.clone();
         config.seed = setting.seed;
-        let mut coordinator = Coordinator::new(&config, 1)?;
-        coordinator.keep_records(true);
+        let stores = setting.disk.sync > Span::ZERO || setting.faults.iter().any(|fault| fault.what.is_takeover());
+        let disk = stores.then(Disk::new);
+        let first = Seat::new(&config, 1, stores, Time::ZERO)?;
         let mut names = workload.names.clone();
         let mut nodes = Vec::new();
         let mut rng = Rng::new(setting.seed ^ 0x51_7c_c1_b7_27_22_0a_95);
@@ -275,6 +347,7 @@ impl World {
             for _ in 0..class.count {
                 let spec = class.spec(nodes.len() as u64, &extra, &mut names);
                 nodes.push(Node {
+                    seat: 0,
                     machine: WorkerMachine::new(&config, spec.clone(), rng.next_u64()),
                     spec,
                     class: at as u32,
@@ -299,14 +372,18 @@ impl World {
             now: Time::ZERO,
             rng,
             children: workload.children(),
-            coordinator,
-            coordinator_timer: Time::NEVER,
-            node_of: Vec::new(),
+            seats: vec![first],
+            disk,
+            submissions: Vec::new(),
+            stored: vec![false; if stores { tasks } else { 0 }],
+            specs: Map::default(),
             calendar: Calendar::default(),
             packets: Vec::new(),
             free_packets: Vec::new(),
             runs: Vec::new(),
             free_runs: Vec::new(),
+            flows: setting.network.links(nodes.len()),
+            flow_runs: Vec::new(),
             latest: Map::default(),
             next_arrival: 0,
             opened: Time::NEVER,
@@ -316,6 +393,8 @@ impl World {
             fates: vec![UNBORN; tasks],
             settled: 0,
             counts: Counts::default(),
+            beats_sent: 0,
+            answers_beat: false,
             digest: 0xcbf2_9ce4_8422_2325,
             steals: StealStats::default(),
             marks: setting.keep_marks.then(Marks::default),
@@ -469,6 +548,12 @@ impl World {
         }
     }
 
+    /// Tasks that were not with whoever should have had them. Where no message is lost and nobody dies there are none.
+    #[must_use]
+    pub fn found_missing(&self) -> u64 {
+        self.seats.iter().map(|seat| seat.coordinator.found_missing()).sum()
+    }
+
     /// What somebody still holds although every task is settled; nothing if all is well.
     #[must_use]
     pub fn leftovers(&self) -> Option<String> {
@@ -481,7 +566,7 @@ impl World {
             let held = self.nodes[node].machine.holds().next();
             return Some(format!("worker {node} still holds {held:?} although every task is settled"));
         }
-        let scheduler = self.coordinator.scheduler();
+        let scheduler = self.leader().coordinator.scheduler();
         let reserved = scheduler.workers().find(|worker| scheduler.holds(*worker).is_some_and(|(count, _)| count > 0));
         reserved.map(|worker| {
             format!("the scheduler believes that {worker} holds something although every task is settled")
@@ -491,7 +576,7 @@ impl World {
     /// The first tasks that have no outcome, with why.
     #[must_use]
     pub fn unsettled(&self) -> String {
-        let scheduler = self.coordinator.scheduler();
+        let scheduler = self.leader().coordinator.scheduler();
         let open = self.fates.iter().enumerate().filter(|(_, fate)| fate.status.is_none()).take(3);
         let told = open.map(|(index, fate)| {
             let label = self.workload.label(index as u32);
@@ -543,17 +628,23 @@ impl World {
             Happening::Deliver(at) => self.deliver(at),
             Happening::RunEnds { run, generation } => self.run_ends(run, generation),
             Happening::Timer(node) => self.timer(node),
-            Happening::CoordinatorTimer => {
-                if self.coordinator_timer <= self.now {
-                    self.coordinator_timer = Time::NEVER;
-                    if self.coordinator.next_timer().is_some_and(|at| at <= self.now) {
+            Happening::CoordinatorTimer(seat) => {
+                let found = &mut self.seats[seat as usize];
+                if found.alive && found.timer <= self.now {
+                    found.timer = Time::NEVER;
+                    if found.coordinator.next_timer().is_some_and(|at| at <= self.now) {
                         self.count_step(1, 0);
-                        self.tell(coordinator::Input::Tick);
+                        self.tell(seat, coordinator::Input::Tick);
                     } else {
-                        self.set_coordinator_timer();
+                        self.set_coordinator_timer(seat);
                     }
                 }
             }
+            Happening::Synced { seat, number } => self.synced(seat, number),
+            Happening::TakeOver => self.take_over(),
+            Happening::Fetched { flow, generation } => self.fetched(flow, generation),
+            Happening::Connect(node) => self.connect(node),
+            Happening::Resubmit(at) => self.resubmit(at),
             Happening::Open => self.open(),
             Happening::Arrive => self.arrive(),
             Happening::Spawn(index) => self.submit_spawned(index),
@@ -566,8 +657,8 @@ impl World {
 
 impl World {
     /// The books of the scheduler, judged by itself.
-    fn watch_coordinator(&mut self) {
-        if let Err(violation) = self.coordinator.scheduler().check()
+    fn watch_coordinator(&mut self, seat: u32) {
+        if let Err(violation) = self.seats[seat as usize].coordinator.scheduler().check()
             && let Some(watch) = &mut self.watch
         {
             watch.says(format!("the scheduler's books are wrong: {violation}"));

@@ -32,7 +32,12 @@ impl World {
                 let run = &self.runs[*run as usize];
                 run.live && run.generation == *generation
             }
-            Happening::Deliver(_) | Happening::Timer(_) | Happening::CoordinatorTimer => false,
+            Happening::Deliver(_)
+            | Happening::Timer(_)
+            | Happening::CoordinatorTimer(_)
+            | Happening::Synced { .. }
+            | Happening::Connect(_)
+            | Happening::Resubmit(_) => false,
             _ => true,
         };
         self.calendar.iter().filter(|(_, what)| matters(what)).map(|(at, _)| at).min()
@@ -75,7 +80,7 @@ impl World {
                 format!("{label} is not there before {} runs", self.workload.label(spawner))
             };
         }
-        match self.coordinator.scheduler().explain(self.ids[index as usize]) {
+        match self.leader().coordinator.scheduler().explain(self.ids[index as usize]) {
             Some(explanation) => format!("{label} is {}", self.words(&explanation)),
             None => format!("{label} is not known to the coordinator"),
         }
@@ -99,7 +104,7 @@ impl World {
     }
 
     fn who(&self, worker: WorkerId) -> String {
-        let known = self.node_of.get(worker.index()).copied().flatten();
+        let known = self.leader().node_of.get(worker.index()).copied().flatten();
         known
             .filter(|(id, _)| *id == worker)
             .map_or_else(|| "a worker that left".to_owned(), |(_, node)| format!("worker {node}"))

@@ -1,10 +1,8 @@
 //! Tasks in the world: they arrive, run as long as they take, and end.
 
-use filch_core::coordinator::Input;
-use filch_core::map::Map;
 use filch_core::wire::Order;
 use filch_core::worker;
-use filch_core::{Cause, End, Event, GraphTask, Held, Span, Status, TaskId, Time, WorkerId};
+use filch_core::{Cause, End, Held, Span, Status, Time};
 
 use super::{Happening, Running, World};
 use crate::marks::Mark;
@@ -34,73 +32,24 @@ impl World {
         let arriving = (start..end).filter(|at| self.workload.tasks[*at as usize].spawned_by == NONE);
         let arriving: Vec<u32> = arriving.collect();
         if linked {
-            self.submit_graph(&arriving);
+            self.submit(&arriving);
         } else {
             for index in arriving {
-                self.submit(index, None);
+                self.submit(&[index]);
             }
         }
         self.set_next_arrival();
     }
 
-    fn submit(&mut self, index: u32, parent: Option<TaskId>) {
-        let mut spec = self.workload.spec(index);
-        spec.parent = parent;
-        spec.deadline = self.workload.shape_of(index).deadline.map(|span| self.now + span);
-        spec.seeded = self.seeded(index);
-        self.arrived(index);
-        self.count_step(2, u64::from(index));
-        self.tell(Input::Event(Event::Submit(Box::new(spec))));
-        if self.coordinator.take_refusal().is_some() {
-            self.refuse(index);
-        }
-    }
-
-    fn submit_graph(&mut self, arriving: &[u32]) {
-        let mut position = Map::default();
-        let mut graph = Vec::with_capacity(arriving.len());
-        for &index in arriving {
-            let mut task = GraphTask { spec: self.workload.spec(index), ..GraphTask::default() };
-            task.spec.seeded = self.seeded(index);
-            for parent in self.workload.parents_of(index) {
-                match position.get(&parent.task) {
-                    Some(&at) => task.parents.push(at),
-                    None if self.fates[parent.task as usize].status != Some(Status::Completed) => {
-                        task.spec.after.push(self.ids[parent.task as usize]);
-                    }
-                    None => {}
-                }
-            }
-            position.insert(index, graph.len() as u32);
-            graph.push(task);
-        }
-        for &index in arriving {
-            self.arrived(index);
-        }
-        self.count_step(3, arriving.len() as u64);
-        self.tell(Input::Event(Event::SubmitGraph(graph)));
-        if self.coordinator.take_refusal().is_some() {
-            for &index in arriving {
-                self.refuse(index);
-            }
-        }
-    }
-
-    fn arrived(&mut self, index: u32) {
+    pub(super) fn arrived(&mut self, index: u32) {
         self.counts.submitted += 1;
         self.fates[index as usize].arrived = self.now;
         self.mark(|| Mark::Submitted { task: index });
     }
 
-    fn refuse(&mut self, index: u32) {
+    pub(super) fn refuse(&mut self, index: u32) {
         self.counts.refused += 1;
         self.fates[index as usize].status = Some(Status::Failed);
-    }
-
-    /// The worker whose queue a task goes to at submission, if the workload says so.
-    fn seeded(&self, index: u32) -> Option<WorkerId> {
-        let count = self.workload.seeded_to?;
-        self.nodes.get((index % count.max(1)) as usize)?.machine.id()
     }
 
     /// What a running task spawns has reached the coordinator.
@@ -109,9 +58,7 @@ impl World {
         if self.fates[index as usize].status.is_some() {
             return;
         }
-        let spawner = self.workload.tasks[index as usize].spawned_by;
-        let parent = self.fates[spawner as usize].status.is_none().then(|| self.ids[spawner as usize]);
-        self.submit(index, parent);
+        self.submit(&[index]);
     }
 
     // ---- running ----
@@ -138,7 +85,9 @@ impl World {
             }
         };
         let generation = self.runs[run as usize].generation;
-        let (since, until) = (self.now, self.now + takes);
+        let fetch = self.workload.input > 0.0 && self.flows.is_some();
+        let alone = if fetch { Span::ZERO } else { self.fetch_alone() };
+        let (since, until) = (self.now, if fetch { Time::NEVER } else { self.now + alone + takes });
         self.runs[run as usize] = Running {
             node,
             task,
@@ -149,7 +98,9 @@ impl World {
             until,
             live: true,
             executes: false,
-            stopping: false,
+            stopping: None,
+            flow: NONE,
+            takes,
         };
         self.nodes[node as usize].runs.push(run);
         let fate = &mut self.fates[index as usize];
@@ -159,7 +110,11 @@ impl World {
         if first {
             fate.begun = self.now;
         }
-        self.calendar.push(until, Happening::RunEnds { run, generation });
+        if fetch {
+            self.fetch(run);
+        } else {
+            self.calendar.push(until, Happening::RunEnds { run, generation });
+        }
         self.mark(|| Mark::Began { task: index, node });
         if let Some(watch) = &mut self.watch {
             watch.may_begin(&self.workload, &self.fates, order, node, &self.nodes[node as usize].spec);
@@ -205,14 +160,14 @@ impl World {
     }
 
     /// A worker is told to stop a run: it ends at once.
-    pub(super) fn stop(&mut self, node: u32, held: Held) {
+    pub(super) fn stop(&mut self, node: u32, held: Held, cause: Cause) {
         let found = self.nodes[node as usize].runs.iter().find(|run| {
             let run = &self.runs[**run as usize];
             run.task == held.task && run.attempt == held.attempt
         });
         if let Some(&run) = found {
             self.halt(run);
-            self.runs[run as usize].stopping = true;
+            self.runs[run as usize].stopping = Some(cause);
             let generation = self.runs[run as usize].generation;
             self.calendar.push(self.now, Happening::RunEnds { run, generation });
         }
@@ -221,6 +176,7 @@ impl World {
     /// Takes a run off its worker; what it was.
     fn end_run(&mut self, run: u32) -> Running {
         self.halt(run);
+        self.stop_fetching(run);
         let ended = self.runs[run as usize];
         self.runs[run as usize] = Running { live: false, generation: ended.generation.wrapping_add(1), ..ended };
         self.free_runs.push(run);
@@ -242,12 +198,17 @@ impl World {
             node.missed.push(Happening::RunEnds { run, generation });
             return;
         }
-        let Running { node, task, attempt, index, .. } = self.end_run(run);
+        let Running { node, task, attempt, index, stopping, .. } = self.end_run(run);
         let fails = self.workload.shape_of(index).fails;
-        let failed = fails > 0.0 && self.rng.unit() < fails;
-        let end = if failed { End::Failed { retry: true } } else { End::Done };
+        let end = match stopping {
+            Some(Cause::TimedOut) => End::Failed { retry: true },
+            Some(_) => End::GivenBack,
+            None if fails > 0.0 && self.rng.unit() < fails => End::Failed { retry: true },
+            None => End::Done,
+        };
+        self.fates[index as usize].finished |= end == End::Done;
         self.note(5, u64::from(index));
-        self.mark(|| Mark::Ended { task: index, node, failed });
+        self.mark(|| Mark::Ended { task: index, node, failed: end != End::Done });
         self.count_step(6, u64::from(node));
         self.input(node, worker::Input::Ended { task, attempt, end });
     }
@@ -260,14 +221,17 @@ impl World {
         }
     }
 
-    /// The coordinator has settled a task.
-    pub(super) fn settle(&mut self, task: TaskId, status: Status, cause: Cause) {
-        let Some(&index) = self.index_of.get(task.index()) else { return };
+    /// The outcome of a task is durable.
+    pub(super) fn settle(&mut self, index: u32, status: Status, cause: Cause) {
         let fate = &mut self.fates[index as usize];
-        if let Some(before) = fate.status
-            && let Some(watch) = &mut self.watch
-        {
-            watch.says(format!("{} was settled as {} and again as {}", index, before.name(), status.name()));
+        if let Some(watch) = &mut self.watch {
+            let label = self.workload.label(index);
+            if let Some(before) = fate.status {
+                watch.says(format!("{label} was settled as {} and again as {}", before.name(), status.name()));
+            }
+            if status == Status::Completed && !fate.finished {
+                watch.says(format!("{label} is said to be completed, and no run of it came to its end"));
+            }
         }
         fate.status = Some(status);
         fate.ended = self.now;

@@ -4,6 +4,7 @@ use super::{Output, Place, QueueKey, Thief, WorkerMachine, queue_key};
 use crate::capabilities::CapabilityBits;
 use crate::config::Stealing;
 use crate::ids::{TaskId, WorkerId};
+use crate::planted::{Mistake, makes};
 use crate::resources::Vector;
 use crate::steal::{self, Choice, Hunger, Loot, StealOutcome};
 use crate::time::Span;
@@ -122,6 +123,9 @@ impl WorkerMachine {
                 continue;
             }
             mine.push(held);
+            if makes(Mistake::LoseGrant) && !self.queue.is_empty() {
+                continue;
+            }
             self.take(order, out);
             self.send(Message::Moved { held, to: own }, out);
         }

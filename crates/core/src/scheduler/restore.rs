@@ -1,0 +1,195 @@
+//! A scheduler in a later life: it gets back what its records say, under the same ids, and goes on from there.
+//!
+//! Never decides again what is recorded. Whoever was given an attempt is believed to hold it until a lease has passed;
+//! what is not recorded, holders tell when they come back: an attempt of an earlier life counts as long as this one has
+//! given out no other.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::submit::NO_RANK;
+use super::{COMMON_JOB, Job, Scheduler, State};
+use crate::action::{Action, Record, Refusal};
+use crate::event::Held;
+use crate::ids::{NONE, TaskId, WorkerId};
+use crate::journal::{Journal, Unfinished};
+use crate::planted::{Mistake, makes};
+use crate::task::{Cause, Status};
+use crate::time::Time;
+use crate::worker::WorkerState;
+
+/// Attempts of one task, or generations of one slot, that a life has for itself.
+const PER_LIFE: u32 = 1 << 12;
+
+impl Scheduler {
+    /// Says which life of the scheduler this is, counted from 1. What it names differs from all that earlier lives may
+    /// have named without leaving a record of it.
+    #[must_use]
+    pub fn in_life(mut self, epoch: u64) -> Scheduler {
+        self.first_generation = (epoch.saturating_sub(1) as u32).wrapping_mul(PER_LIFE);
+        self.tasks.begin_with(self.first_generation);
+        self
+    }
+
+    /// Gets back what an earlier life has left. To be called once, before anything else happens. Workers are there but
+    /// get nothing new until [`Event::Change`](crate::Event::Change) says that they do not drain any more.
+    pub fn restore(&mut self, now: Time, journal: &Journal, actions: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        for (&worker, spec) in &journal.workers {
+            let spec = spec.clone();
+            self.worker_generations.resize(worker.index() + 1, self.first_generation);
+            self.worker_generations[worker.index()] = worker.generation;
+            let mut restored = self.new_worker(spec, worker.slot, worker.generation);
+            restored.state = WorkerState::Draining;
+            restored.before_silence = WorkerState::Draining;
+            self.workers.insert_at(worker.slot, restored);
+            self.counters.worker_came(&self.config.load_balancing.thresholds);
+        }
+        for (&job, known) in &journal.jobs {
+            self.job_generations.resize(job.index() + 1, self.first_generation);
+            self.job_generations[job.index()] = job.generation;
+            self.jobs.insert_at(job.slot, Job::new(job.generation, known.weight));
+            self.jobs[job.slot].closed = known.closed;
+        }
+        let mut slots: BTreeMap<usize, (TaskId, Option<(Status, Cause)>)> =
+            journal.outcomes.iter().map(|(&at, &(task, status, cause))| (at, (task, Some((status, cause))))).collect();
+        slots.extend(journal.tasks.keys().map(|&task| (task.index(), (task, None))));
+        for (task, outcome) in slots.into_values() {
+            self.tasks.restore(task, outcome);
+        }
+        let mut unfinished: Vec<(TaskId, &Unfinished)> = journal.tasks.iter().map(|(&id, known)| (id, known)).collect();
+        unfinished.sort_unstable_by_key(|(_, known)| known.number);
+        for &(id, known) in &unfinished {
+            self.describe_again(id, known);
+        }
+        let mut failed = Vec::with_capacity(unfinished.len());
+        for &(id, known) in &unfinished {
+            failed.push(self.link_again(id, known));
+        }
+        // Those that are with somebody first: what they hold nobody else may have.
+        let (held, waiting): (Vec<usize>, Vec<usize>) = (0..unfinished.len()).partition(|&at| {
+            let known = unfinished[at].1;
+            let forgotten = makes(Mistake::RestoreWithoutToken) && known.spec.key.is_some();
+            known.holder.is_some_and(|holder| self.worker_slot(holder).is_ok()) && !forgotten
+        });
+        for at in held {
+            let (id, known) = unfinished[at];
+            if let Some(holder) = known.holder {
+                self.hold_again(id.slot, holder.slot);
+            }
+        }
+        for at in waiting {
+            let (id, known) = unfinished[at];
+            // One may have ended because of another.
+            let Some(slot) = self.tasks.find(id).filter(|&slot| self.tasks.at(slot).state == State::Blocked) else {
+                continue;
+            };
+            if known.until > self.now {
+                self.back_off(slot, known.until, Cause::Reported, actions);
+            } else {
+                self.admit(slot, &failed[at], false, actions);
+            }
+        }
+        for (&job, _) in journal.jobs.iter().filter(|(_, known)| known.closed) {
+            if self.job_slot(job).is_ok() {
+                self.job_may_be_done(job.slot, actions);
+            }
+        }
+    }
+
+    fn describe_again(&mut self, id: TaskId, known: &Unfinished) {
+        let (job, index, rank) = match known.member {
+            Some((job, index, rank)) => (self.job_slot(job).unwrap_or(COMMON_JOB), index, rank),
+            None => (COMMON_JOB, 0, NO_RANK),
+        };
+        self.describe(id.slot, &known.spec, job, index, rank, 0);
+        let task = self.tasks.at_mut(id.slot);
+        (task.attempt, task.retries) = (known.attempt, known.retries);
+    }
+
+    /// Enters a task with those of its parents that have not ended; those that ended badly.
+    fn link_again(&mut self, id: TaskId, known: &Unfinished) -> SmallVec<[TaskId; 2]> {
+        let (mut waits_for, mut failed) = (SmallVec::<[u32; 4]>::new(), SmallVec::new());
+        for &parent in &known.spec.after {
+            match (self.tasks.find(parent), self.tasks.outcome(parent)) {
+                (Some(slot), _) => waits_for.push(slot),
+                (None, Some((status, _))) if status != Status::Completed => failed.push(parent),
+                // It has ended well, or so long ago that nobody remembers: those that fail take their children along.
+                (None, _) => {}
+            }
+        }
+        self.link(id.slot, &waits_for);
+        self.tasks.at_mut(id.slot).blockers = waits_for.len() as u32;
+        failed
+    }
+
+    /// A task that is nowhere is with its worker, as it was.
+    fn hold_again(&mut self, slot: u32, at: u32) {
+        let task = self.tasks.at(slot);
+        if task.waits_centrally() {
+            let (key, place) = (task.key, self.queue_place(slot));
+            if key != NONE {
+                self.keys.promise(key, place);
+            }
+            self.occupy(slot, at);
+            self.relist(at);
+        } else {
+            self.counters.queued += 1;
+            self.put_at_worker(slot, at);
+        }
+        self.set_hop(slot, 0);
+    }
+
+    /// Whether somebody holds an attempt of an earlier life that this one does not know of and has not replaced. What
+    /// must not run twice at once was recorded before it was handed over, so of that there is none.
+    pub(super) fn is_from_before(&self, slot: u32, held: Held) -> bool {
+        let task = self.tasks.at(slot);
+        let earlier = held.attempt <= self.first_generation && task.attempt <= self.first_generation;
+        let newer = held.attempt > task.attempt;
+        let same_and_waiting = held.attempt == task.attempt && matches!(task.state, State::Central | State::Parked);
+        earlier && (newer || same_and_waiting) && task.blockers == 0 && !task.waits_centrally()
+    }
+
+    /// A worker has an attempt of an earlier life, wherever the task was thought to be.
+    pub(super) fn adopt(&mut self, slot: u32, held: Held, at: u32, actions: &mut Vec<Action>) {
+        self.pull_out(slot, Cause::Moved, actions);
+        self.tasks.at_mut(slot).attempt = held.attempt;
+        self.counters.queued += 1;
+        self.put_at_worker(slot, at);
+        self.set_hop(slot, held.hop);
+        self.notify(slot, Status::Queued, Cause::Moved, actions);
+        let (task, worker) = (held.task, self.worker_id(at));
+        self.persist(Record::Assigned { task, attempt: held.attempt, worker, at: self.now }, actions);
+    }
+
+    pub(super) fn reattached(
+        &mut self,
+        worker: WorkerId,
+        held: Held,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let at = self.worker_slot(worker)?;
+        let stale = Refusal::StaleAttempt(held.task, held.attempt);
+        let slot = self.tasks.find(held.task).ok_or(Refusal::UnknownTask(held.task))?;
+        if self.is_from_before(slot, held) {
+            self.adopt(slot, held, at, actions);
+            return Ok(());
+        }
+        let task = self.tasks.at(slot);
+        if task.attempt != held.attempt || task.hop == NONE || held.hop < task.hop {
+            return Err(stale);
+        }
+        if task.worker == at {
+            self.set_hop(slot, held.hop);
+            return Ok(());
+        }
+        self.moved(held, worker, actions)
+    }
+
+    /// Whether an attempt was given out by an earlier life.
+    #[must_use]
+    pub fn is_of_earlier_life(&self, held: Held) -> bool {
+        held.attempt <= self.first_generation
+    }
+}

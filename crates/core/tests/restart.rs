@@ -1,0 +1,242 @@
+//! A coordinator that crashes, and the next one, by hand: what comes back from the records, and what holders bring along.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use filch_core::coordinator::{Coordinator, Input, Output};
+use filch_core::journal::{Detail, Journal};
+use filch_core::wire::{Message, Order};
+use filch_core::{
+    Action, Config, End, Event, GraphTask, Held, KeyId, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId,
+    WorkerSpec,
+};
+
+/// A coordinator, the journal it writes, and what it said last.
+struct Bench {
+    config: Config,
+    coordinator: Coordinator,
+    journal: Journal,
+    out: Vec<Output>,
+    specs: Vec<TaskSpec>,
+    now: Time,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let config = Config::default();
+        let coordinator = Coordinator::new(&config, 1).unwrap().with_store(Time::ZERO);
+        let (journal, now) = (Journal::default(), Time::ZERO);
+        Bench { config, coordinator, journal, out: Vec::new(), specs: Vec::new(), now }
+    }
+
+    fn step(&mut self, input: Input) {
+        self.out.clear();
+        self.coordinator.step(self.now, input, &mut self.out);
+        for output in &self.out {
+            let Output::Action(Action::Persist(record)) = output else { continue };
+            let detail = match *record {
+                Record::Submitted { payload, .. } => Detail::Task(&self.specs[payload as usize]),
+                Record::Joined { .. } => Detail::Worker(&WorkerSpec { slots: 4, ..WorkerSpec::default() }),
+                _ => Detail::None,
+            };
+            self.journal.apply(record, detail);
+        }
+    }
+
+    fn hello(&mut self, known: Option<WorkerId>, holds: Vec<Held>) -> WorkerId {
+        let spec = WorkerSpec { slots: 4, ..WorkerSpec::default() };
+        self.step(Input::Hello { spec, known, holds, sent: self.now });
+        let joined = self.out.iter().find_map(|output| match output {
+            Output::Joined { worker, .. } => Some(*worker),
+            _ => None,
+        });
+        joined.unwrap()
+    }
+
+    fn submit(&mut self, spec: TaskSpec) -> TaskId {
+        let spec = TaskSpec { payload: self.specs.len() as u64, ..spec };
+        self.specs.push(spec.clone());
+        self.step(Input::Event(Event::Submit(Box::new(spec))));
+        self.accepted()[0]
+    }
+
+    fn accepted(&self) -> Vec<TaskId> {
+        let accepted = self.out.iter().filter_map(|output| match output {
+            Output::Action(Action::Accepted { task, .. }) => Some(*task),
+            _ => None,
+        });
+        accepted.collect()
+    }
+
+    fn hear(&mut self, from: WorkerId, message: Message) {
+        self.step(Input::Message { from, message });
+    }
+
+    /// What was handed over in the last step, and whether that waits for the store.
+    fn handed(&self) -> Vec<(Order, bool)> {
+        let hands = self.out.iter().filter_map(|output| match output {
+            Output::Send { message: message @ Message::Hand { orders, .. }, .. } => {
+                Some(orders.iter().map(|order| (order.clone(), message.waits_for_store())))
+            }
+            _ => None,
+        });
+        hands.flatten().collect()
+    }
+
+    fn revoked(&self) -> Vec<Held> {
+        let revoked = self.out.iter().filter_map(|output| match output {
+            Output::Send { message: Message::Revoke { held, .. }, .. } => Some(*held),
+            _ => None,
+        });
+        revoked.collect()
+    }
+
+    /// The coordinator is no more; the next one gets what is in the journal.
+    fn restart(&mut self) {
+        let epoch = self.coordinator.epoch() + 1;
+        self.coordinator = Coordinator::new(&self.config, epoch).unwrap().with_store(self.now);
+        self.out.clear();
+        self.coordinator.restore(self.now, &self.journal, &mut self.out);
+        self.coordinator.scheduler().check().unwrap();
+    }
+
+    fn status(&self, task: TaskId) -> Option<Status> {
+        self.coordinator.scheduler().status(task)
+    }
+}
+
+fn keyed() -> TaskSpec {
+    TaskSpec { key: Some(KeyId(7)), ..TaskSpec::default() }
+}
+
+fn want(count: u32) -> Message {
+    Message::Want { count, seen: 0, sent: Time::ZERO }
+}
+
+fn done(held: Held) -> Message {
+    Message::Ended { held, ran: Span::from_secs(1), end: End::Done }
+}
+
+#[test]
+fn every_unfinished_task_comes_back_under_its_id_and_its_holder_goes_on() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.hear(worker, want(2));
+    let plain = bench.submit(TaskSpec::default());
+    let [(first, waits)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
+    assert!(!waits, "nothing is exclusive about it");
+    let first = first.held;
+    let token = bench.submit(keyed());
+    let [(second, waits)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
+    assert!(waits, "the next coordinator must know who has the key");
+    let second = second.held;
+    let waiting = bench.submit(keyed());
+    let over = bench.submit(TaskSpec::default());
+    bench.step(Input::Event(Event::Cancel { task: over }));
+
+    bench.restart();
+    let queued = Some(Status::Queued);
+    assert_eq!([bench.status(plain), bench.status(waiting)], [queued, queued]);
+    assert_eq!((bench.status(token), bench.status(over)), (Some(Status::Assigned), Some(Status::Cancelled)));
+    let scheduler = bench.coordinator.scheduler();
+    assert_eq!((scheduler.who_has(plain), scheduler.who_has(token)), (Some(worker), Some(worker)));
+    assert!(scheduler.who_has(waiting).is_none(), "its key is taken");
+
+    assert_eq!(bench.hello(Some(worker), vec![first, second]), worker);
+    assert!(bench.revoked().is_empty());
+    bench.hear(worker, want(1));
+    assert!(bench.handed().is_empty(), "its key is still taken");
+    bench.hear(worker, done(second));
+    let [(third, _)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
+    assert_eq!(third.held.task, waiting);
+    assert!(third.held.attempt > 4096, "beyond the attempts of the first life");
+    bench.hear(worker, done(first));
+    assert_eq!([bench.status(plain), bench.status(token)], [Some(Status::Completed); 2]);
+    let fresh = bench.submit(TaskSpec::default());
+    assert!(fresh.to_bits() >> 32 >= 4096, "{fresh} cannot have been given out before");
+    assert!([plain, token, waiting, over].iter().all(|old| *old != fresh));
+}
+
+#[test]
+fn what_was_never_recorded_is_told_by_whoever_holds_it() {
+    let mut bench = Bench::new();
+    let (one, two) = (bench.hello(None, Vec::new()), bench.hello(None, Vec::new()));
+    let tasks = [bench.submit(TaskSpec::default()), bench.submit(TaskSpec::default())];
+    let before = bench.journal.clone();
+    // This is lost with the coordinator.
+    bench.hear(one, want(2));
+    let held: Vec<Held> = bench.handed().iter().map(|(order, _)| order.held).collect();
+    assert_eq!(held.len(), 2);
+    bench.journal = before;
+    bench.restart();
+    bench.hello(Some(two), Vec::new());
+    bench.hear(two, want(1));
+    let given: Vec<Held> = bench.handed().iter().map(|(order, _)| order.held).collect();
+    assert_eq!(given.len(), 1, "nobody knows that the first worker has it");
+    bench.hello(Some(one), held.clone());
+    let other = *held.iter().find(|held| held.task != given[0].task).unwrap();
+    assert_eq!(bench.revoked(), [*held.iter().find(|held| held.task == given[0].task).unwrap()]);
+    assert_eq!(bench.coordinator.scheduler().current(other.task), Some(other), "the attempt counts as it is");
+    assert_eq!(bench.coordinator.scheduler().who_has(other.task), Some(one));
+    bench.coordinator.scheduler().check().unwrap();
+    bench.hear(one, done(other));
+    assert!(tasks.contains(&other.task) && bench.status(other.task) == Some(Status::Completed));
+}
+
+#[test]
+fn what_was_stolen_belongs_to_the_thief_after_a_restart() {
+    let mut bench = Bench::new();
+    let (victim, thief) = (bench.hello(None, Vec::new()), bench.hello(None, Vec::new()));
+    bench.hear(victim, want(1));
+    bench.submit(TaskSpec::default());
+    let held = bench.handed()[0].0.held;
+    bench.restart();
+    let stolen = Held { hop: 1, ..held };
+    bench.hello(Some(thief), vec![stolen]);
+    assert_eq!(bench.coordinator.scheduler().who_has(held.task), Some(thief));
+    // The victim says the same as it always did, and what it says is old.
+    bench.hello(Some(victim), vec![held]);
+    assert_eq!(bench.coordinator.scheduler().who_has(held.task), Some(thief));
+    assert_eq!(bench.revoked(), [held]);
+}
+
+#[test]
+fn graphs_and_their_jobs_come_back_and_children_wait_for_their_parents() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    let spec = |payload| TaskSpec { payload, ..TaskSpec::default() };
+    bench.specs = vec![spec(0), spec(1)];
+    let child = GraphTask { spec: spec(1), parents: [0].into_iter().collect() };
+    let graph = vec![GraphTask { spec: spec(0), ..GraphTask::default() }, child];
+    bench.step(Input::Event(Event::SubmitGraph(graph)));
+    let [parent, child] = bench.accepted()[..] else { panic!("{:?}", bench.out) };
+    bench.restart();
+    assert_eq!((bench.status(parent), bench.status(child)), (Some(Status::Queued), Some(Status::Blocked)));
+    bench.hello(Some(worker), Vec::new());
+    bench.hear(worker, want(1));
+    let held = bench.handed()[0].0.held;
+    bench.hear(worker, done(held));
+    assert_eq!(bench.status(child), Some(Status::Queued));
+    bench.hear(worker, Message::Want { count: 1, seen: 1, sent: Time::ZERO });
+    let held = bench.handed()[0].0.held;
+    bench.hear(worker, done(held));
+    assert!(bench.out.iter().any(|output| matches!(output, Output::Action(Action::JobDone { .. }))));
+    assert_eq!(bench.journal.unfinished().count(), 0);
+}
+
+#[test]
+fn who_does_not_know_that_the_store_is_its_own_answers_nobody() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    let lease = bench.config.limits.lease;
+    let heard = |bench: &Bench| {
+        bench.out.iter().any(|output| matches!(output, Output::Send { message: Message::Heard { .. }, .. }))
+    };
+    bench.now = Time(lease.0 / 8);
+    bench.hear(worker, want(1));
+    assert!(heard(&bench) && bench.out.contains(&Output::Renew));
+    bench.now = Time(lease.0 / 4);
+    bench.hear(worker, want(1));
+    assert!(!heard(&bench));
+    bench.step(Input::Stored { begun: Time(lease.0 / 8) });
+    bench.hear(worker, want(1));
+    assert!(heard(&bench));
+}
