@@ -537,3 +537,52 @@ impl Registry {
         total
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread::yield_now;
+
+    use super::*;
+    use crate::Pool;
+
+    /// The only worker goes on from the last task to something long that is no task. Whoever waits for the end of all tasks
+    /// also looks by itself now and then; here it does not, so it has to be told before the long thing ends.
+    #[test]
+    fn the_end_of_all_tasks_is_told_before_an_entry_is_run() {
+        const LIMIT: Duration = Duration::from_secs(20);
+        // A worker tells at every 64th turn in any case; that may be this one, but not each of three.
+        for _ in 0..3 {
+            let pool = Pool::builder().threads(1).build().unwrap();
+            let registry = &pool.registry;
+            let gate = Arc::new(AtomicBool::new(false));
+            let ((began, begun), (tell, told)) = (mpsc::channel(), mpsc::channel());
+            let opened = Arc::clone(&gate);
+            pool.detach(move || {
+                began.send(()).unwrap();
+                while !opened.load(Ordering::SeqCst) {
+                    yield_now();
+                }
+            });
+            begun.recv().unwrap();
+            registry.idle_waiters.fetch_add(1, Ordering::SeqCst);
+            std::thread::scope(|threads| {
+                let entered = threads.spawn(|| pool.install(move || told.recv_timeout(LIMIT).is_ok()));
+                while registry.injected(Lane::Awaited) == 0 {
+                    yield_now();
+                }
+                // Nobody can tell before it waits: that takes the lock.
+                let guard = registry.idle.0.lock().unwrap();
+                gate.store(true, Ordering::SeqCst);
+                let (guard, wait) = registry.idle.1.wait_timeout(guard, LIMIT).unwrap();
+                drop(guard);
+                if !wait.timed_out() {
+                    assert!(registry.is_idle());
+                    tell.send(()).unwrap();
+                }
+                assert!(entered.join().unwrap(), "the end of the last task was told after the entry");
+            });
+            registry.idle_waiters.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}

@@ -376,8 +376,53 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::thread::yield_now;
+    use std::time::{Duration, Instant};
 
-    use crate::{Pool, current_worker, join, worker};
+    use super::steal_one;
+    use crate::task::Lane;
+    use crate::{Pool, current_worker, join, scope, worker};
+
+    fn until(condition: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !condition() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it never comes");
+            yield_now();
+        }
+    }
+
+    /// A thief has a task of a scope in its hands while the scope's owner falls asleep, and then finds out that it is not
+    /// for it.
+    #[test]
+    #[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+    fn the_owner_of_a_scope_is_told_of_a_task_that_is_given_back() {
+        let pool = Pool::builder().threads(2).build().unwrap();
+        let (taken, in_hand) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        let ran_on = &AtomicUsize::new(usize::MAX);
+        pool.install(|| {
+            let owner = current_worker().unwrap();
+            scope(|scope| {
+                scope.spawn(move |scope| {
+                    taken.store(true, Ordering::SeqCst);
+                    let worker = worker::current().unwrap();
+                    scope.spawn(move |_| ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
+                    let task = steal_one(worker.seat(), Lane::Awaited).unwrap();
+                    in_hand.store(true, Ordering::SeqCst);
+                    let parks = || worker.registry().seats[owner].counters.read().parks;
+                    let (mut seen, mut since) = (parks(), Instant::now());
+                    while since.elapsed() < Duration::from_millis(20) {
+                        if parks() != seen {
+                            (seen, since) = (parks(), Instant::now());
+                        }
+                        yield_now();
+                    }
+                    worker.registry().give_back(task);
+                    until(|| ran_on.load(Ordering::SeqCst) == owner);
+                });
+                // It begins to wait when there is nothing it could find.
+                until(|| taken.load(Ordering::SeqCst) && in_hand.load(Ordering::SeqCst));
+            });
+        });
+    }
 
     /// What a helper finds after the end of what it waited for may be anything: it must not run it.
     #[test]

@@ -16,6 +16,18 @@ fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Until a worker that waits does not wake up by itself any more.
+fn until_asleep(pool: &Pool, worker: usize) {
+    let parks = || pool.worker_stats()[worker].parks;
+    let (mut seen, mut since) = (parks(), Instant::now());
+    until(|| {
+        if parks() != seen {
+            (seen, since) = (parks(), Instant::now());
+        }
+        since.elapsed() > Duration::from_millis(20)
+    });
+}
+
 /// Two workers. One waits for its second arm, which the other runs: `inside` is called there, with the index of the one
 /// that waits.
 fn while_waiting(pool: &Pool, inside: impl FnOnce(usize) + Send) {
@@ -254,19 +266,42 @@ fn the_owner_of_a_scope_is_told_of_new_tasks() {
         let (pool, taken, ran_on) = (&pool, &taken, &ran_on);
         scope.spawn(move |scope| {
             taken.store(true, Ordering::SeqCst);
-            // It does not wake up by itself any more.
-            let parks = || pool.worker_stats()[owner].parks;
-            let (mut seen, mut since) = (parks(), Instant::now());
-            until(|| {
-                if parks() != seen {
-                    (seen, since) = (parks(), Instant::now());
-                }
-                since.elapsed() > Duration::from_millis(20)
-            });
+            until_asleep(pool, owner);
             scope.spawn(move |_| ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
             until(|| ran_on.load(Ordering::SeqCst) == owner);
         });
         until(|| taken.load(Ordering::SeqCst));
+    });
+}
+
+/// A worker waits for a fork and has taken all that its thief had put out. The thief has one more, which its next join puts
+/// out: it forks no more, and whoever waits has to be told by then.
+#[test]
+#[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+fn a_waiting_worker_is_told_of_a_fork_that_a_join_puts_out() {
+    let pool = Pool::builder().threads(2).build().unwrap();
+    let (held, helper) = (AtomicBool::new(true), AtomicUsize::new(usize::MAX));
+    let (first, second) = (AtomicUsize::new(usize::MAX), AtomicBool::new(false));
+    while_waiting(&pool, |waiting| {
+        let innermost = || {
+            held.store(false, Ordering::SeqCst);
+            until(|| second.load(Ordering::SeqCst));
+            until_asleep(&pool, waiting);
+            assert_eq!(helper.load(Ordering::SeqCst), usize::MAX, "it was put out too early");
+        };
+        // This one is not taken by then, so it runs where it was forked, after its join has put the one below it out.
+        let last = || until(|| helper.load(Ordering::SeqCst) == waiting);
+        let private = || join(innermost, last);
+        let public = || {
+            // Whoever takes the first asks for more, and gets the second. While it is held, it asks no more.
+            until(|| first.load(Ordering::SeqCst) == waiting);
+            let more = || join(private, || helper.store(current_worker().unwrap(), Ordering::SeqCst));
+            join(more, || second.store(true, Ordering::SeqCst));
+        };
+        join(public, || {
+            first.store(current_worker().unwrap(), Ordering::SeqCst);
+            until(|| !held.load(Ordering::SeqCst));
+        });
     });
 }
 
