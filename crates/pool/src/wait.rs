@@ -406,10 +406,12 @@ mod tests {
                     let worker = worker::current().unwrap();
                     scope.spawn(move |_| ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
                     let task = steal_one(worker.seat(), Lane::Awaited).unwrap();
-                    in_hand.store(true, Ordering::SeqCst);
                     let parks = || worker.registry().seats[owner].counters.read().parks;
+                    let before = parks();
+                    in_hand.store(true, Ordering::SeqCst);
+                    // The first sleep is short, the second for good, but for a token somebody left.
                     let (mut seen, mut since) = (parks(), Instant::now());
-                    while since.elapsed() < Duration::from_millis(20) {
+                    while seen < before + 2 || since.elapsed() < Duration::from_millis(20) {
                         if parks() != seen {
                             (seen, since) = (parks(), Instant::now());
                         }
