@@ -12,9 +12,9 @@ use crate::ids::{NONE, TaskId};
 use crate::map::Map;
 use crate::resources::Vector;
 use crate::scheduler::{
-    ArrayPlace, COMMON_JOB, Devices, Flags, LEVELS, Scheduler, State, Timer, Work, queue_key, wanted_devices,
+    ArrayPlace, COMMON_JOB, Devices, Flags, LEVELS, Scheduler, State, Timer, queue_key, wanted_devices,
 };
-use crate::time::{Span, Time};
+use crate::time::{Span, Time, Work};
 use crate::wire::fingerprint;
 use crate::worker::WorkerState;
 

@@ -135,6 +135,51 @@ impl SubAssign for Span {
     }
 }
 
+/// Planned time of many tasks. A sum that no number of them exceeds, so that what was added can be taken away again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work(u128);
+
+impl Work {
+    #[inline]
+    pub(crate) fn span(self) -> Span {
+        Span(u64::try_from(self.0).unwrap_or(u64::MAX))
+    }
+
+    /// The share of each slot.
+    #[inline]
+    pub(crate) fn per(self, slots: u32) -> Span {
+        // Only what is beyond all bounds needs the long division.
+        let whole = self.span();
+        if whole < Span::MAX {
+            Span(whole.0 / u64::from(slots.max(1)))
+        } else {
+            Work(self.0 / u128::from(slots.max(1))).span()
+        }
+    }
+}
+
+impl Add for Work {
+    type Output = Work;
+    #[inline]
+    fn add(self, other: Work) -> Work {
+        Work(self.0 + other.0)
+    }
+}
+
+impl AddAssign<Span> for Work {
+    #[inline]
+    fn add_assign(&mut self, planned: Span) {
+        self.0 += u128::from(planned.0);
+    }
+}
+
+impl SubAssign<Span> for Work {
+    #[inline]
+    fn sub_assign(&mut self, planned: Span) {
+        self.0 = self.0.saturating_sub(u128::from(planned.0));
+    }
+}
+
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Time::NEVER { f.write_str("never") } else { Span(self.0).fmt(f) }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use filch_core::config::{ConfigErrors, Document, schema_of};
+use filch_core::worker::fence_after;
 use filch_core::{Config, Span, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -183,7 +184,7 @@ impl Scenario {
             }
             let Generator { exclusive, keyed, .. } = scenario.workload;
             let lease = config.as_ref().map_or(Span::ZERO, |config| config.config.limits.lease);
-            if exclusive + keyed > 0.0 && config.is_some() && scenario.network.latency.0 * 2 >= lease.0 / 4 * 3 {
+            if exclusive + keyed > 0.0 && config.is_some() && scenario.network.latency.0 * 2 >= fence_after(lease).0 {
                 let message = format!(
                     "a round trip of {} is too long for a lease of {lease}: exclusive and keyed tasks would never begin",
                     Span(scenario.network.latency.0 * 2)

@@ -61,7 +61,7 @@ pub(crate) use needs::SharedNeeds;
 pub(crate) use place::Wish;
 pub(crate) use ready::{LEVELS, Ready};
 pub(crate) use slab::{Interner, Slab};
-pub(crate) use state::{Array, ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Work, Worker, queue_key};
+pub(crate) use state::{Array, ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
 pub(crate) use tasks::{Flags, OrderKey, State, Tasks};
 pub(crate) use timers::{Timer, Timers};
 pub use view::JobFigures;

@@ -145,7 +145,7 @@ impl Scheduler {
     /// must not run twice at once was recorded before it was handed over, so of that there is none.
     pub(super) fn is_from_before(&self, slot: u32, held: Held) -> bool {
         let task = self.tasks.at(slot);
-        let earlier = held.attempt <= self.first_generation && task.attempt <= self.first_generation;
+        let earlier = self.is_of_earlier_life(held) && task.attempt <= self.first_generation;
         let newer = held.attempt > task.attempt;
         let same_and_waiting = held.attempt == task.attempt && matches!(task.state, State::Central | State::Parked);
         earlier && (newer || same_and_waiting) && task.blockers == 0 && !task.waits_centrally()

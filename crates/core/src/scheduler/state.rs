@@ -1,7 +1,6 @@
 //! Workers, classes, signatures and jobs as the scheduler keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -19,7 +18,7 @@ use crate::config::Matching;
 use crate::ids::{NONE, ResourceId, TaskId};
 use crate::resources::{Amount, Demand, Vector};
 use crate::task::Status;
-use crate::time::{Span, Time};
+use crate::time::{Span, Time, Work};
 use crate::tracker::MovingAverage;
 use crate::worker::{LoadReport, WorkerState};
 
@@ -183,31 +182,6 @@ pub(crate) fn queue_key(level: u8, order: OrderKey, slot: u32) -> QueueKey {
     (u8::MAX - level, order, slot)
 }
 
-/// Planned time of many tasks. A sum that no number of them exceeds, so that what was added can be taken away again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Work(u128);
-
-impl Work {
-    #[inline]
-    pub(crate) fn span(self) -> Span {
-        Span(u64::try_from(self.0).unwrap_or(u64::MAX))
-    }
-}
-
-impl AddAssign<Span> for Work {
-    #[inline]
-    fn add_assign(&mut self, planned: Span) {
-        self.0 += u128::from(planned.0);
-    }
-}
-
-impl SubAssign<Span> for Work {
-    #[inline]
-    fn sub_assign(&mut self, planned: Span) {
-        self.0 = self.0.saturating_sub(u128::from(planned.0));
-    }
-}
-
 /// One worker. What every cycle touches comes first, so that with very many workers few lines of the cache are missed.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -317,14 +291,7 @@ impl Worker {
 
     /// Work queued and running, per slot.
     pub(crate) fn backlog(&self) -> Span {
-        let both = Work(self.queued_work.0 + self.running_work.0);
-        // Only what is beyond all bounds needs the long division.
-        let per_slot = both.span();
-        if per_slot.0 < u64::MAX {
-            Span(per_slot.0 / u64::from(self.slots.max(1)))
-        } else {
-            Work(both.0 / u128::from(self.slots.max(1))).span()
-        }
+        (self.queued_work + self.running_work).per(self.slots)
     }
 
     pub(crate) fn success_rate(&self) -> f64 {

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::devices::MOST;
 use super::own::OwnQueue;
-use super::{Class, Devices, Flags, Scheduler, State, Timer, Work, Worker, queue_key};
+use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::{Action, Record, Refusal};
 use crate::capabilities::CapabilityBits;
 use crate::event::{Remaining, WorkerChange};
@@ -12,7 +12,7 @@ use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
 use crate::map::short_hash;
 use crate::resources::{Amount, Vector};
 use crate::task::{Cause, Status};
-use crate::time::Span;
+use crate::time::{Span, Work};
 use crate::tracker::MovingAverage;
 use crate::worker::{LoadReport, WorkerSpec, WorkerState};
 

@@ -22,7 +22,7 @@ use crate::resources::Vector;
 use crate::rng::Rng;
 use crate::steal::{self, Guard, StealOutcome, StealTelemetry, VictimChooser};
 use crate::task::Cause;
-use crate::time::{Span, Time};
+use crate::time::{Span, Time, Work};
 use crate::wire::{Beat, Message, Order, Party, fingerprint};
 
 /// Attempts remembered after they are gone, so that a message that comes twice does nothing twice.
@@ -34,6 +34,13 @@ const MOST_AHEAD: u32 = 64;
 
 /// Peers whose steals are counted apart: those asked last.
 const PEERS_KEPT: usize = 64;
+
+/// How long after it was last heard a worker stops what must never run twice: early enough that it has stopped before
+/// anybody else may begin it.
+#[must_use]
+pub fn fence_after(lease: Span) -> Span {
+    Span(lease.0 / 4 * 3)
+}
 
 /// What can happen to a worker.
 #[derive(Clone, Debug)]
@@ -156,7 +163,7 @@ pub struct WorkerMachine {
     load: LoadReport,
     held: Map<TaskId, Entry>,
     queue: BTreeSet<QueueKey>,
-    queued_work: Span,
+    queued_work: Work,
     running: Vec<TaskId>,
     reserved: Vector,
     fingerprint: u64,
@@ -216,7 +223,7 @@ impl WorkerMachine {
             load: LoadReport::default(),
             held: Map::default(),
             queue: BTreeSet::new(),
-            queued_work: Span::ZERO,
+            queued_work: Work::default(),
             running: Vec::new(),
             reserved: Vector::default(),
             fingerprint: 0,
@@ -317,8 +324,7 @@ impl WorkerMachine {
     }
 
     fn fence_at(&self) -> Time {
-        // Early enough that what must never run twice has stopped before anybody else may begin it.
-        self.heard + Span(self.lease.0 / 4 * 3)
+        self.heard + fence_after(self.lease)
     }
 
     /// How long to wait for a peer's answer.
@@ -483,7 +489,7 @@ impl WorkerMachine {
         let beat = Beat {
             load: self.load,
             depth: self.depth(),
-            backlog: self.queued_work,
+            backlog: self.queued_work.span(),
             wants: self.wants(),
             seen: self.seen,
             holds: (self.queue.len() + self.running.len() + self.offered.len()) as u32,

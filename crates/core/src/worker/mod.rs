@@ -6,7 +6,7 @@ mod registry;
 #[cfg(test)]
 mod tests;
 
-pub use machine::{Input, Output, WorkerMachine};
+pub use machine::{Input, Output, WorkerMachine, fence_after};
 
 use crate::capabilities::CapabilitySet;
 use crate::ids::{ResourceId, WorkerId};

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::event::Held;
 use crate::ids::{KindId, TaskId, WorkerId};
 use crate::resources::Demand;
+use crate::task::Cause;
 use crate::time::{Span, Time};
 use crate::wire::{Message, Order};
 
@@ -98,4 +99,32 @@ fn what_waits_is_dropped_by_a_worker_that_joins_anew() {
     bench.told(Time(1), hand(vec![order(1, false), order(2, false)]));
     bench.told(Time(2), Message::Welcome { worker: FIRST, sent: Time(2) });
     assert_eq!(bench.machine.depth(), 1);
+}
+
+#[test]
+fn sums_of_queued_work_survive_tasks_that_take_for_ever() {
+    let mut bench = Bench::new();
+    let endless = |task| Order { expected: Span::MAX, ..order(task, false) };
+    let kept = Order { bound: true, ..order(9, false) };
+    bench.told(Time(1), hand((1..=8).map(endless).chain([kept]).collect()));
+    assert_eq!((bench.machine.running(), bench.machine.depth()), (1, 8));
+    // A thief asks: whoever answers must add up what there is.
+    let ask = Message::Ask {
+        request: 1,
+        capabilities: CapabilitySet::default(),
+        resources: WorkerSpec::default().capacity(),
+        speed: 1.0,
+        free: 1,
+    };
+    bench.step(Time(2), Input::Message { from: WorkerId::from_bits(7), message: ask });
+    for task in 2..=8 {
+        let held = Held { task: TaskId::from_bits(task), attempt: 1, hop: 0 };
+        bench.told(Time(3), Message::Revoke { held, cause: Cause::Requested });
+    }
+    bench.step(bench.quarters(1) + Span(3), Input::Tick);
+    let beat = bench.out.iter().find_map(|output| match output {
+        Output::Send { message: Message::Beat(beat), .. } => Some((beat.depth, beat.backlog)),
+        _ => None,
+    });
+    assert_eq!(beat, Some((1, Span::from_secs(1))), "what came and went leaves nothing behind");
 }

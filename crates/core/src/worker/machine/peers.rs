@@ -54,7 +54,7 @@ impl WorkerMachine {
         let round_trip = Span::from_secs_f64(self.round_trip_s);
         let hunger = Hunger { tasks: thief.free.max(1), round_trip };
         let Stealing { take, min_local_queue, .. } = self.stealing;
-        let haul = steal::haul(take, self.depth(), self.queued_work, min_local_queue, hunger);
+        let haul = steal::haul(take, self.depth(), self.queued_work.span(), min_local_queue, hunger);
         if haul.tasks == 0 || self.id.is_none() {
             let reason = if self.id.is_none() { Reason::Closed } else { Reason::TooLittle };
             out.push(Output::Send { to, message: Message::Refuse { request, reason, depth: self.depth() } });
@@ -105,13 +105,11 @@ impl WorkerMachine {
     }
 
     pub(super) fn backlog(&self) -> Span {
-        let running: u64 = self
-            .running
-            .iter()
-            .filter_map(|task| self.held.get(task))
-            .map(|entry| expected_end(self.now, entry.since, entry.order.expected).since(self.now).0)
-            .sum();
-        Span((self.queued_work.0 + running) / u64::from(self.spec.slots.max(1)))
+        let mut work = self.queued_work;
+        for entry in self.running.iter().filter_map(|task| self.held.get(task)) {
+            work += expected_end(self.now, entry.since, entry.order.expected).since(self.now);
+        }
+        work.per(self.spec.slots)
     }
 
     fn offered_by(&mut self, victim: WorkerId, request: u64, orders: Vec<Order>, out: &mut Vec<Output>) {
