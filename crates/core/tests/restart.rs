@@ -5,8 +5,8 @@ use filch_core::coordinator::{Coordinator, Input, Output};
 use filch_core::journal::{Detail, Journal};
 use filch_core::wire::{Message, Order};
 use filch_core::{
-    Action, Config, End, Event, GraphTask, Held, KeyId, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId,
-    WorkerSpec,
+    Action, Config, End, Event, GraphTask, Held, KeyId, Record, Remaining, Scheduler, Span, Status, TaskId, TaskSpec,
+    Time, WorkerId, WorkerSpec,
 };
 
 /// A coordinator, the journal it writes, and what it said last.
@@ -239,4 +239,25 @@ fn who_does_not_know_that_the_store_is_its_own_answers_nobody() {
     bench.step(Input::Stored { begun: Time(lease.0 / 8) });
     bench.hear(worker, want(1));
     assert!(heard(&bench));
+}
+
+#[test]
+fn ids_of_a_long_life_are_no_ids_of_the_next_one() {
+    let mut scheduler = Scheduler::new(&Config::default()).unwrap().in_life(2);
+    let next_life = 2 << 16;
+    let (mut actions, mut newest, mut reused) = (Vec::new(), 0, 0);
+    for round in 0..70_000 {
+        actions.clear();
+        scheduler.step(Time::ZERO, Event::Join(WorkerSpec::default()), &mut actions);
+        let worker = actions.iter().find_map(|action| match action {
+            Action::Joined { worker, .. } => Some(*worker),
+            _ => None,
+        });
+        let worker = worker.unwrap();
+        let generation = (worker.to_bits() >> 32) as u32;
+        assert!(generation < next_life, "{worker} in round {round} belongs to the next life");
+        (newest, reused) = (newest.max(generation), reused + u32::from(worker.index() == 0));
+        scheduler.step(Time::ZERO, Event::Leave { worker, remaining: Remaining::Requeue }, &mut actions);
+    }
+    assert_eq!((newest, reused), (next_life - 1, 1 << 16), "the slot was used as often as it may be");
 }

@@ -146,6 +146,8 @@ pub struct Scheduler {
     remote: bool,
     /// Attempts, and generations of ids, are counted from here: beyond all that an earlier life may have given out.
     first_generation: u32,
+    /// The generations beyond belong to later lives.
+    last_generation: u32,
     /// Entries that bounded searches and unfinished business have looked at, for tests of the bounds.
     pub(crate) looked_at: u64,
     /// Attempts that no longer count but may still occupy a worker, and whom.
@@ -230,6 +232,7 @@ impl Scheduler {
             portion: chores::PORTION,
             remote: false,
             first_generation: 0,
+            last_generation: u32::MAX,
             looked_at: 0,
             ghosts: Steady::default(),
             orphans_from: None,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::slab::Slab;
 use super::submit::NO_RANK;
 use super::{COMMON_JOB, Job, Scheduler, State};
 use crate::action::{Action, Record, Refusal};
@@ -19,8 +20,29 @@ use crate::task::{Cause, Status};
 use crate::time::Time;
 use crate::worker::WorkerState;
 
-/// Attempts of one task, or generations of one slot, that a life has for itself.
-const PER_LIFE: u32 = 1 << 12;
+/// Attempts of one task, or generations of one slot, that a life has for itself. A slot that has had all of them is not
+/// used again in that life. Attempts are not counted against it: a task comes nowhere near, since it waits longer and
+/// longer between those that fail or are given back.
+const PER_LIFE: u32 = 1 << 16;
+
+/// The slot for what comes next into a table, and its generation there, one of `own`.
+pub(super) fn next_of<T>(own: (u32, u32), table: &mut Slab<T>, generations: &mut Vec<u32>) -> (u32, u32) {
+    let (first, last) = own;
+    loop {
+        let slot = table.next_slot();
+        match generations.get_mut(slot as usize) {
+            None => {
+                generations.push(first);
+                return (slot, first);
+            }
+            Some(generation) if *generation < last => {
+                *generation = (*generation + 1).max(first);
+                return (slot, *generation);
+            }
+            Some(_) => table.forsake_next(),
+        }
+    }
+}
 
 impl Scheduler {
     /// Says which life of the scheduler this is, counted from 1. What it names differs from all that earlier lives may
@@ -28,8 +50,14 @@ impl Scheduler {
     #[must_use]
     pub fn in_life(mut self, epoch: u64) -> Scheduler {
         self.first_generation = (epoch.saturating_sub(1) as u32).wrapping_mul(PER_LIFE);
-        self.tasks.begin_with(self.first_generation);
+        self.last_generation = self.first_generation + (PER_LIFE - 1);
+        self.tasks.begin_with(self.first_generation..=self.last_generation);
         self
+    }
+
+    /// The first and the last generation that ids of this life have.
+    pub(super) fn own_generations(&self) -> (u32, u32) {
+        (self.first_generation, self.last_generation)
     }
 
     /// Gets back what an earlier life has left. To be called once, before anything else happens. Workers are there but

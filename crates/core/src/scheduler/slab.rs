@@ -96,6 +96,15 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The slot that the next `insert` would use is never used again.
+    pub(crate) fn forsake_next(&mut self) {
+        if let Some(&Entry::Free(before)) =
+            self.chunks.get(self.free as usize / CHUNK).and_then(|chunk| chunk.get(self.free as usize % CHUNK))
+        {
+            self.free = before;
+        }
+    }
+
     /// The slot that the next `insert` will use.
     pub(crate) fn next_slot(&self) -> u32 {
         if self.free == NONE { self.used } else { self.free }

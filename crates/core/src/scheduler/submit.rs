@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::devices::is_divisible;
 use super::needs::Needs;
+use super::restore::next_of;
 use super::state::{Array, ArrayTemplate};
 use super::tasks::Extra;
 use super::{ArrayPlace, COMMON_JOB, Flags, Job, Scheduler, Signature, State, wanted_devices};
@@ -216,13 +217,8 @@ impl Scheduler {
     }
 
     fn new_job(&mut self, weight: f64, actions: &mut Vec<Action>) -> u32 {
-        let slot = self.jobs.next_slot();
-        if slot as usize >= self.job_generations.len() {
-            self.job_generations.push(self.first_generation);
-        } else {
-            self.job_generations[slot as usize] += 1;
-        }
-        let generation = self.job_generations[slot as usize];
+        let own = self.own_generations();
+        let (slot, generation) = next_of(own, &mut self.jobs, &mut self.job_generations);
         self.jobs.insert(Job::new(generation, weight));
         let job = self.job_id(slot);
         actions.push(Action::Opened { job });

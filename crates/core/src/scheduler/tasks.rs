@@ -3,6 +3,7 @@
 //! Never decides anything; it hands out slots, finds tasks by id and remembers for a while how settled ones ended.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use smallvec::SmallVec;
 
@@ -293,6 +294,8 @@ pub(crate) struct Tasks {
     kept: usize,
     /// The least generation of a new task: beyond all that an earlier life of the scheduler may have given out.
     first_generation: u32,
+    /// The greatest one: those beyond belong to later lives. A slot that had it gets no more tasks.
+    last_generation: u32,
     live: u64,
     settled: u64,
     extras: Steady<u32, Box<Extra>>,
@@ -312,6 +315,7 @@ impl Tasks {
             look_at: 0,
             kept,
             first_generation: 0,
+            last_generation: u32::MAX,
             live: 0,
             settled: 0,
             extras: Steady::default(),
@@ -326,9 +330,19 @@ impl Tasks {
     /// A slot for a new task, with everything at its default and a new generation.
     pub(crate) fn allocate(&mut self) -> u32 {
         self.live += 1;
-        let slot = if self.vacant > self.kept { self.reuse() } else { self.extend() };
+        let slot = if self.vacant > self.kept && !self.retire_spent() { self.reuse() } else { self.extend() };
         self.chunks[slot as usize / CHUNK].live += 1;
         slot
+    }
+
+    /// Whether the slot that would be next has had all generations of this life; its chunk gets no new tasks then.
+    #[inline]
+    fn retire_spent(&mut self) -> bool {
+        let spent = self.at(self.vacant_first).generation >= self.last_generation;
+        if spent {
+            self.retire(self.vacant_first as usize / CHUNK);
+        }
+        spent
     }
 
     /// The slot that has been vacant longest.
@@ -341,7 +355,7 @@ impl Tasks {
         }
         let first = self.first_generation;
         let task = self.at_mut(slot);
-        let generation = task.generation.wrapping_add(1).max(first);
+        let generation = (task.generation + 1).max(first);
         *task = Task { generation, ..Task::vacant() };
         if !self.extras.is_empty() {
             self.extras.remove(&slot);
@@ -372,9 +386,9 @@ impl Tasks {
         slot
     }
 
-    /// Says that an earlier life may have given out all generations below this one.
-    pub(crate) fn begin_with(&mut self, generation: u32) {
-        self.first_generation = generation;
+    /// Says which generations are this life's own.
+    pub(crate) fn begin_with(&mut self, generations: RangeInclusive<u32>) {
+        (self.first_generation, self.last_generation) = generations.into_inner();
     }
 
     /// A slot for a task of an earlier life, under its id, or for what is remembered of it if it has an outcome. Slots
@@ -453,14 +467,20 @@ impl Tasks {
     /// There are more vacant slots than needed: the chunk whose turn it is gets no new tasks from now on.
     fn retire_one(&mut self) {
         let at = self.look_at;
-        // The last one may have slots that were never used.
         self.look_at = if at + 2 < self.chunks.len() { at + 1 } else { 0 };
-        let filling = self.filling.is_some_and(|(filling, _)| filling as usize == at) || at + 1 == self.chunks.len();
-        let chunk = &mut self.chunks[at];
-        if chunk.tasks.is_empty() || chunk.retiring || filling {
-            return;
+        let chunk = &self.chunks[at];
+        if !chunk.tasks.is_empty() && !chunk.retiring && !self.is_filling(at) {
+            self.retire(at);
         }
-        chunk.retiring = true;
+    }
+
+    /// Whether a chunk may have slots that were not used since it was filled.
+    fn is_filling(&self, at: usize) -> bool {
+        self.filling.is_some_and(|(filling, _)| filling as usize == at) || at + 1 == self.chunks.len()
+    }
+
+    fn retire(&mut self, at: usize) {
+        self.chunks[at].retiring = true;
         self.retiring.push_back(at as u32);
         for slot in (at * CHUNK) as u32..((at + 1) * CHUNK) as u32 {
             if self.at(slot).state == State::Vacant {
@@ -472,16 +492,18 @@ impl Tasks {
     /// Gives the memory of a retiring chunk back, if nothing in it runs or need be remembered.
     fn give_up_one(&mut self) {
         let Some(at) = self.retiring.pop_front() else { return };
+        let filling = self.is_filling(at as usize);
         let chunk = &mut self.chunks[at as usize];
-        if chunk.live > 0 || self.settled - chunk.settled_at < self.kept as u64 {
+        if filling || chunk.live > 0 || self.settled - chunk.settled_at < self.kept as u64 {
             self.retiring.push_back(at);
             return;
         }
-        // Wraps like the generations themselves: four billion uses of one slot apart, ids may repeat.
         let newest = chunk.tasks.iter().map(|task| task.generation).max().unwrap_or(0);
-        chunk.generation = newest.wrapping_add(1).max(self.first_generation);
         let gone = std::mem::take(&mut chunk.tasks);
-        self.absent.push(at);
+        if newest < self.last_generation {
+            chunk.generation = (newest + 1).max(self.first_generation);
+            self.absent.push(at);
+        }
         for (task, slot) in gone.iter().zip(at * CHUNK as u32..) {
             if task.flags.has(Flags::EXTRA) {
                 self.extras.remove(&slot);
@@ -653,5 +675,25 @@ mod tests {
         }
         assert!(tasks.span() <= 310_000);
         assert_eq!(tasks.find(TaskId { slot: 10_000_000, generation: 0 }), None);
+    }
+    #[test]
+    fn no_slot_has_more_generations_than_its_life() {
+        const KEPT: usize = 1500;
+        let mut tasks = Tasks::new(KEPT);
+        tasks.begin_with(10..=13);
+        let mut seen = std::collections::BTreeSet::new();
+        for round in 0..40_000 {
+            let slot = tasks.allocate();
+            tasks.at_mut(slot).state = State::Blocked;
+            let id = tasks.id(slot);
+            assert!((10..=13).contains(&id.generation), "{id} in round {round}");
+            assert!(seen.insert(id), "{id} came back");
+            tasks.release(slot, Status::Completed, Cause::None);
+            assert_eq!(tasks.outcome(id), Some((Status::Completed, Cause::None)));
+        }
+        let filled = tasks.chunks.iter().filter(|chunk| !chunk.tasks.is_empty()).count();
+        assert!(filled <= 6, "{filled} chunks are left");
+        // Four lives of each slot, and what is remembered at a time.
+        assert!(tasks.span() <= 40_000 / 4 + 4 * CHUNK as u32, "{} slots were used", tasks.span());
     }
 }

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::devices::MOST;
 use super::own::OwnQueue;
+use super::restore::next_of;
 use super::{Class, Devices, Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::{Action, Record, Refusal};
 use crate::capabilities::CapabilityBits;
@@ -24,13 +25,9 @@ impl Scheduler {
         check_spec(&spec)?;
         let first = self.workers.len() == 0;
         let tag = spec.tag;
-        let slot = self.workers.next_slot();
-        if slot as usize >= self.worker_generations.len() {
-            self.worker_generations.push(self.first_generation);
-        } else {
-            self.worker_generations[slot as usize] += 1;
-        }
-        let worker = self.new_worker(spec, slot, self.worker_generations[slot as usize]);
+        let own = self.own_generations();
+        let (slot, generation) = next_of(own, &mut self.workers, &mut self.worker_generations);
+        let worker = self.new_worker(spec, slot, generation);
         let class = worker.class;
         self.workers.insert(worker);
         self.counters.worker_came(&self.config.load_balancing.thresholds);
