@@ -19,8 +19,8 @@ use crate::rng::Rng;
 use crate::scheduler::Scheduler;
 use crate::task::Cause;
 use crate::time::{Span, Time};
-use crate::wire::{Beat, Message, Order};
-use crate::worker::{WorkerSpec, WorkerState};
+use crate::wire::{Beat, Hello, Message, Order};
+use crate::worker::WorkerState;
 
 /// Peers in one digest: well below 2 KB, however many workers there are.
 const DIGEST: usize = 16;
@@ -33,16 +33,7 @@ pub enum Input {
     /// Somebody submits, cancels or asks for something: any event that is not about a worker.
     Event(Event),
     /// A worker says hello. The tag in its description is the driver's handle to the connection.
-    Hello {
-        /// What it is.
-        spec: WorkerSpec,
-        /// Who it was the last time.
-        known: Option<WorkerId>,
-        /// What it holds from then.
-        holds: Vec<Held>,
-        /// When it was sent, by the worker's clock.
-        sent: Time,
-    },
+    Hello(Box<Hello>),
     /// A message of a worker that was welcomed.
     Message {
         /// From whom.
@@ -270,7 +261,7 @@ impl Coordinator {
                 }
             }
             // Another may have taken over: nobody may count on this one.
-            Input::Hello { .. } if !self.leads() => {}
+            Input::Hello(_) if !self.leads() => {}
             Input::Message { from, .. } if !self.leads() => {
                 if let Some(session) = self.session(from) {
                     session.heard = now;
@@ -282,7 +273,7 @@ impl Coordinator {
                     out.push(Output::Action(Action::Refused));
                 }
             }
-            Input::Hello { spec, known, holds, sent } => self.welcome(spec, known, &holds, sent, out),
+            Input::Hello(hello) => self.welcome(*hello, out),
             Input::Message { from, message } => self.hear(from, message, out),
             Input::Tick => {
                 self.tell(Event::Tick, out);
@@ -385,14 +376,8 @@ impl Coordinator {
 
     // ---- coming and going ----
 
-    fn welcome(
-        &mut self,
-        spec: WorkerSpec,
-        known: Option<WorkerId>,
-        holds: &[Held],
-        sent: Time,
-        out: &mut Vec<Output>,
-    ) {
+    fn welcome(&mut self, hello: Hello, out: &mut Vec<Output>) {
+        let Hello { spec, known, holds, sent } = hello;
         let tag = spec.tag;
         let known = known.filter(|worker| self.session(*worker).is_some());
         let worker = match known {
@@ -412,7 +397,7 @@ impl Coordinator {
         out.push(Output::Joined { tag, worker });
         out.push(Output::Send { to: worker, message: Message::Welcome { worker, sent } });
         self.is_alive(worker, out);
-        for &held in holds {
+        for held in holds {
             // Under a new name it has let go of what waited, and what it had was given to others.
             if known.is_none() || self.scheduler.is_of_earlier_life(held) && !self.reattach(worker, held, out) {
                 out.push(Output::Send { to: worker, message: Message::Revoke { held, cause: Cause::WorkerLost } });

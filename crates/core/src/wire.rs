@@ -68,6 +68,19 @@ pub struct PeerDigest {
     pub load: f64,
 }
 
+/// A worker introduces itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hello {
+    /// What it is.
+    pub spec: WorkerSpec,
+    /// Who it was the last time, if it was there before.
+    pub known: Option<WorkerId>,
+    /// What it holds from then.
+    pub holds: Vec<Held>,
+    /// When it was sent, by the worker's own clock; comes back with the answer.
+    pub sent: Time,
+}
+
 /// A sign of life, and how the worker fares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beat {
@@ -89,6 +102,21 @@ pub struct Beat {
     pub sent: Time,
 }
 
+/// A thief asks for work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// Comes back with the answer.
+    pub request: u64,
+    /// What the thief can do.
+    pub capabilities: CapabilitySet,
+    /// What it has in all.
+    pub resources: Vector,
+    /// Its speed.
+    pub speed: f64,
+    /// Tasks it could begin at once.
+    pub free: u32,
+}
+
 /// Why a peer gives nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -100,20 +128,11 @@ pub enum Reason {
     Closed,
 }
 
-/// One message.
+/// One message. What is large and rare is boxed, so that the many small ones are cheap to pass on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// Worker: here I am, and this is what I hold.
-    Hello {
-        /// What it is.
-        spec: WorkerSpec,
-        /// Who it was the last time, if it was there before.
-        known: Option<WorkerId>,
-        /// What it holds from then.
-        holds: Vec<Held>,
-        /// When it was sent, by the worker's own clock; comes back with the answer.
-        sent: Time,
-    },
+    Hello(Box<Hello>),
     /// Coordinator: this is who you are.
     Welcome {
         /// Its id from now on.
@@ -122,7 +141,7 @@ pub enum Message {
         sent: Time,
     },
     /// Worker: I live.
-    Beat(Beat),
+    Beat(Box<Beat>),
     /// Coordinator: I heard you. Answers every beat, and a `Want` for which there is nothing.
     Heard {
         /// From the beat or the wish.
@@ -214,18 +233,7 @@ pub enum Message {
     /// Coordinator: some of your peers.
     Digest(Vec<PeerDigest>),
     /// Thief to victim: have you anything for me?
-    Ask {
-        /// Comes back with the answer.
-        request: u64,
-        /// What the thief can do.
-        capabilities: CapabilitySet,
-        /// What it has in all.
-        resources: Vector,
-        /// Its speed.
-        speed: f64,
-        /// Tasks it could begin at once.
-        free: u32,
-    },
+    Ask(Box<Ask>),
     /// Victim to thief: take these.
     Offer {
         /// From the question.
@@ -271,4 +279,15 @@ pub fn fingerprint(held: &Held) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages are moved several times between the machines and the network.
+    #[test]
+    fn a_message_is_small() {
+        assert!(size_of::<Message>() <= 48, "{}", size_of::<Message>());
+    }
 }

@@ -3,7 +3,7 @@
 
 use filch_core::coordinator::{Coordinator, Input, Output};
 use filch_core::journal::{Detail, Journal};
-use filch_core::wire::{Message, Order};
+use filch_core::wire::{Hello, Message, Order};
 use filch_core::{
     Action, Config, End, Event, GraphTask, Held, KeyId, Record, Remaining, Scheduler, Span, Status, TaskId, TaskSpec,
     Time, WorkerId, WorkerSpec,
@@ -43,7 +43,7 @@ impl Bench {
 
     fn hello(&mut self, known: Option<WorkerId>, holds: Vec<Held>) -> WorkerId {
         let spec = WorkerSpec { slots: 4, ..WorkerSpec::default() };
-        self.step(Input::Hello { spec, known, holds, sent: self.now });
+        self.step(Input::Hello(Box::new(Hello { spec, known, holds, sent: self.now })));
         let joined = self.out.iter().find_map(|output| match output {
             Output::Joined { worker, .. } => Some(*worker),
             _ => None,

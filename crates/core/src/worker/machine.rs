@@ -23,7 +23,7 @@ use crate::rng::Rng;
 use crate::steal::{self, Guard, StealOutcome, StealTelemetry, VictimChooser};
 use crate::task::Cause;
 use crate::time::{Span, Time, Work};
-use crate::wire::{Beat, Message, Order, Party, fingerprint};
+use crate::wire::{Beat, Hello, Message, Order, Party, fingerprint};
 
 /// Attempts remembered after they are gone, so that a message that comes twice does nothing twice.
 const REMEMBERED: usize = 1024;
@@ -384,7 +384,8 @@ impl WorkerMachine {
     fn greet(&mut self, out: &mut Vec<Output>) {
         self.hello_at = Some(self.now + self.beat_every());
         let holds = self.holds().collect();
-        self.send(Message::Hello { spec: self.spec.clone(), known: self.id, holds, sent: self.now }, out);
+        let hello = Hello { spec: self.spec.clone(), known: self.id, holds, sent: self.now };
+        self.send(Message::Hello(Box::new(hello)), out);
     }
 
     /// Joined anew: what it had under its old name has been given to others. What runs goes on until it is told to stop.
@@ -497,7 +498,7 @@ impl WorkerMachine {
             sent: self.now,
         };
         self.asked = beat.wants;
-        self.send(Message::Beat(beat), out);
+        self.send(Message::Beat(Box::new(beat)), out);
         for (&held, &(ran, end)) in &self.unnoted {
             out.push(Output::Send { to: Party::Coordinator, message: Message::Ended { held, ran, end } });
         }

@@ -250,9 +250,7 @@ impl World {
                     return;
                 }
                 let input = match *message {
-                    Message::Hello { spec, known, holds, sent } => {
-                        coordinator::Input::Hello { spec, known, holds, sent }
-                    }
+                    Message::Hello(hello) => coordinator::Input::Hello(hello),
                     message => match from {
                         Some(from) => coordinator::Input::Message { from, message },
                         None => return,

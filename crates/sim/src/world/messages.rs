@@ -97,9 +97,7 @@ impl World {
         match (to, from) {
             (None, Sender::Stranger(_) | Sender::Worker(..)) => {
                 let input = match (message, from) {
-                    (Message::Hello { spec, known, holds, sent }, _) => {
-                        coordinator::Input::Hello { spec, known, holds, sent }
-                    }
+                    (Message::Hello(hello), _) => coordinator::Input::Hello(hello),
                     (message, Sender::Worker(from, _)) => coordinator::Input::Message { from, message },
                     _ => return,
                 };

@@ -5,29 +5,15 @@ use crate::capabilities::CapabilityBits;
 use crate::config::Stealing;
 use crate::ids::{TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
-use crate::resources::Vector;
 use crate::steal::{self, Choice, Hunger, Loot, StealOutcome};
 use crate::time::Span;
 use crate::tracker::expected_end;
-use crate::wire::{Message, Order, Party, Reason};
-
-/// A thief that asks.
-struct Asking {
-    peer: WorkerId,
-    request: u64,
-    can: CapabilityBits,
-    resources: Vector,
-    speed: f64,
-    free: u32,
-}
+use crate::wire::{Ask, Message, Order, Party, Reason};
 
 impl WorkerMachine {
     pub(super) fn hear_peer(&mut self, peer: WorkerId, message: Message, out: &mut Vec<Output>) {
         match message {
-            Message::Ask { request, capabilities, resources, speed, free } => {
-                let thief = Asking { peer, request, can: CapabilityBits::new(&capabilities), resources, speed, free };
-                self.asked_by(&thief, out);
-            }
+            Message::Ask(ask) => self.asked_by(peer, &ask, out),
             Message::Offer { request, orders } => self.offered_by(peer, request, orders, out),
             Message::Refuse { request, depth, .. } => {
                 self.peers.set_depth(peer, depth, self.now);
@@ -49,8 +35,8 @@ impl WorkerMachine {
         }
     }
 
-    fn asked_by(&mut self, thief: &Asking, out: &mut Vec<Output>) {
-        let (to, request) = (Party::Worker(thief.peer), thief.request);
+    fn asked_by(&mut self, peer: WorkerId, thief: &Ask, out: &mut Vec<Output>) {
+        let (to, request) = (Party::Worker(peer), thief.request);
         let round_trip = Span::from_secs_f64(self.round_trip_s);
         let hunger = Hunger { tasks: thief.free.max(1), round_trip };
         let Stealing { take, min_local_queue, .. } = self.stealing;
@@ -61,10 +47,11 @@ impl WorkerMachine {
             return;
         }
         let backlog = self.backlog();
+        let can = CapabilityBits::new(&thief.capabilities);
         let check = |task: TaskId| {
             let Some(entry) = self.held.get(&task) else { return Err(steal::Kept::Bound) };
             let order = &entry.order;
-            let able = order.requires.ids().iter().all(|id| thief.can.has(*id))
+            let able = order.requires.ids().iter().all(|id| can.has(*id))
                 && order.demand.amounts().iter().all(|&(resource, needs)| needs <= thief.resources.get(resource));
             let loot = Loot {
                 priority: order.priority,
@@ -97,7 +84,7 @@ impl WorkerMachine {
             entry.place = Place::Offered;
             let mut order = (*entry.order).clone();
             order.held.hop += 1;
-            self.offered.insert(task, (order.held, thief.peer, due));
+            self.offered.insert(task, (order.held, peer, due));
             self.offers.insert((due, task));
             orders.push(order);
         }
@@ -208,14 +195,14 @@ impl WorkerMachine {
                 self.requests += 1;
                 let request = self.requests;
                 self.thief = Thief::Asked { request, victim: victim.worker, sent: self.now };
-                let message = Message::Ask {
+                let ask = Ask {
                     request,
                     capabilities: self.spec.capabilities.clone(),
                     resources: self.capacity.clone(),
                     speed: self.spec.speed,
                     free: self.spec.slots.saturating_sub(self.running.len() as u32),
                 };
-                out.push(Output::Send { to: Party::Worker(victim.worker), message });
+                out.push(Output::Send { to: Party::Worker(victim.worker), message: Message::Ask(Box::new(ask)) });
             }
             Some(Choice::Refused(_)) | None => {
                 self.failures += 1;
