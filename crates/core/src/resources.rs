@@ -118,6 +118,11 @@ impl Vector {
         Amount(self.0.get(resource.0 as usize).copied().unwrap_or(0))
     }
 
+    /// The amounts in the order of their resources' ids.
+    pub(crate) fn in_order(&self) -> &[u64] {
+        &self.0
+    }
+
     pub(crate) fn set(&mut self, resource: ResourceId, amount: Amount) {
         let at = resource.0 as usize;
         if amount == Amount(0) && at >= self.0.len() {

@@ -1,6 +1,18 @@
 //! What the machines say to each other: coordinator and workers, and workers among themselves. Plain data; nothing here
 //! decides anything. Any message may be lost, doubled or overtaken by another; `docs/stealing.md` says why that is no
 //! harm.
+//!
+//! Messages and [records](crate::Record) are all that is ever serialised: messages by the [`Frame`], records by the
+//! [`Group`], both as protobuf. Drivers only carry the bytes.
+
+mod columns;
+mod frame;
+mod group;
+mod proto;
+mod shapes;
+
+pub use frame::Frame;
+pub use group::Group;
 
 use crate::capabilities::CapabilitySet;
 use crate::event::{End, Held};
@@ -10,6 +22,35 @@ use crate::resources::{Demand, Vector};
 use crate::task::Cause;
 use crate::time::{Span, Time};
 use crate::worker::{LoadReport, WorkerSpec};
+
+/// The version of what goes over the wire and into the store. Who speaks another one is refused.
+pub const VERSION: u32 = 1;
+
+/// Why bytes are not what they should be. Whoever sent them is not to be believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Not protobuf, or cut off.
+    #[error("these bytes are no message of filch: {0}")]
+    Garbled(String),
+    /// Columns of one batch have different lengths.
+    #[error("the columns of a batch do not belong together")]
+    Columns,
+    /// Something that must be there is not.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// A number stands for nothing this version knows.
+    #[error("{number} is no {what} that this version knows")]
+    Unknown {
+        /// Of what.
+        what: &'static str,
+        /// Which.
+        number: u64,
+    },
+    /// Larger than anything real.
+    #[error("{0} beyond all bounds")]
+    TooMuch(&'static str),
+}
 
 /// Who is to get a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,7 +8,7 @@ use crate::ids::{KindId, TaskId, WorkerId};
 use crate::resources::Demand;
 use crate::task::Cause;
 use crate::time::{Span, Time};
-use crate::wire::{Message, Order};
+use crate::wire::{Ask, Message, Order};
 
 const FIRST: WorkerId = WorkerId::from_bits(1);
 
@@ -109,14 +109,10 @@ fn sums_of_queued_work_survive_tasks_that_take_for_ever() {
     bench.told(Time(1), hand((1..=8).map(endless).chain([kept]).collect()));
     assert_eq!((bench.machine.running(), bench.machine.depth()), (1, 8));
     // A thief asks: whoever answers must add up what there is.
-    let ask = Message::Ask {
-        request: 1,
-        capabilities: CapabilitySet::default(),
-        resources: WorkerSpec::default().capacity(),
-        speed: 1.0,
-        free: 1,
-    };
-    bench.step(Time(2), Input::Message { from: WorkerId::from_bits(7), message: ask });
+    let resources = WorkerSpec::default().capacity();
+    let ask = Ask { request: 1, capabilities: CapabilitySet::default(), resources, speed: 1.0, free: 1 };
+    let message = Message::Ask(Box::new(ask));
+    bench.step(Time(2), Input::Message { from: WorkerId::from_bits(7), message });
     for task in 2..=8 {
         let held = Held { task: TaskId::from_bits(task), attempt: 1, hop: 0 };
         bench.told(Time(3), Message::Revoke { held, cause: Cause::Requested });

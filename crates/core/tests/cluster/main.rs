@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use filch_core::coordinator::{self, Coordinator};
-use filch_core::wire::{Message, Order, Party};
+use filch_core::wire::{Frame, Message, Order, Party};
 use filch_core::worker::{self, WorkerMachine};
 use filch_core::{
     Action, Config, End, Event, KeyId, Priority, Record, Rng, Span, Status, TaskId, TaskSpec, Time, WorkerId,
@@ -70,6 +70,14 @@ struct World {
 
 fn spec(node: usize, slots: u32) -> WorkerSpec {
     WorkerSpec { tag: node as u64, slots, ..WorkerSpec::default() }
+}
+
+/// What arrives is what a real node would read from its socket.
+fn through_the_wire(message: Message) -> Message {
+    let sent = Frame { epoch: 1, messages: vec![message] };
+    let mut received = Frame::decode(&sent.encode()).expect("whatever is sent can be read");
+    assert_eq!(received, sent);
+    received.messages.remove(0)
 }
 
 impl World {
@@ -249,7 +257,7 @@ impl World {
                 if self.nodes[node].life != life {
                     return;
                 }
-                let input = match *message {
+                let input = match through_the_wire(*message) {
                     Message::Hello(hello) => coordinator::Input::Hello(hello),
                     message => match from {
                         Some(from) => coordinator::Input::Message { from, message },
@@ -260,7 +268,7 @@ impl World {
             }
             Happening::ToWorker { node, life, from, message } => {
                 if self.nodes[node].life == life {
-                    let message = *message;
+                    let message = through_the_wire(*message);
                     let input = match from {
                         Party::Coordinator => worker::Input::Told { epoch: 1, message },
                         Party::Worker(from) => worker::Input::Message { from, message },
