@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ids::{CapabilityId, JobId, ResourceId, TaskId, WorkerId};
+use crate::ids::{CapabilityId, JobId, KeyId, ResourceId, TaskId, WorkerId};
 use crate::resources::Amount;
 use crate::steal::StealOutcome;
 use crate::task::{Cause, Status};
@@ -209,7 +209,7 @@ pub enum Record {
         /// The one it waits for.
         parent: TaskId,
     },
-    /// An array was accepted.
+    /// An array was accepted. Whoever stores this stores the description of its elements beside it.
     ArraySubmitted {
         /// Its job.
         job: JobId,
@@ -219,6 +219,37 @@ pub enum Record {
         payload: u64,
         /// When.
         at: Time,
+    },
+    /// The next element of an array has become a task of its own.
+    Element {
+        /// Which task.
+        task: TaskId,
+        /// Its job.
+        job: JobId,
+        /// Its position there; those before it were settled or have become tasks.
+        index: u32,
+    },
+    /// Elements of an array that never became tasks were settled: those of a range that were not settled before.
+    ElementsSettled {
+        /// Their job.
+        job: JobId,
+        /// The first.
+        from: u32,
+        /// The one behind the last.
+        to: u32,
+        /// How.
+        status: Status,
+        /// Why.
+        cause: Cause,
+        /// When.
+        at: Time,
+    },
+    /// A key got another limit.
+    KeyLimit {
+        /// Which.
+        key: KeyId,
+        /// How many tasks with it may run at once.
+        limit: u32,
     },
     /// An attempt was handed to a worker.
     Assigned {

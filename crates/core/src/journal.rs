@@ -3,10 +3,10 @@
 //! Applies facts and never decides anything. Whoever stores records appends them in order; those of one step of the
 //! machine go together or not at all. How settled tasks ended is kept for each slot that no other task has taken since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::action::Record;
-use crate::ids::{JobId, TaskId, WorkerId};
+use crate::ids::{JobId, KeyId, TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
 use crate::task::{Cause, Status, TaskSpec};
 use crate::time::Time;
@@ -17,7 +17,7 @@ use crate::worker::WorkerSpec;
 pub enum Detail<'a> {
     /// Nothing.
     None,
-    /// The description of a submitted task.
+    /// The description of a submitted task, or of the elements of an array.
     Task(&'a TaskSpec),
     /// The description of a worker that joined.
     Worker(&'a WorkerSpec),
@@ -38,6 +38,37 @@ pub(crate) struct Unfinished {
     pub(crate) retries: u16,
     /// When its next attempt may begin.
     pub(crate) until: Time,
+    /// It was an element of an array.
+    pub(crate) is_element: bool,
+}
+
+/// An array of which something is not settled.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenArray {
+    /// Its place in the order of submission.
+    pub(crate) number: u64,
+    /// What its elements are like.
+    pub(crate) spec: TaskSpec,
+    pub(crate) count: u32,
+    /// The first element that has not become a task.
+    pub(crate) next: u32,
+    /// Those from there on that are settled.
+    pub(crate) skipped: BTreeSet<u32>,
+}
+
+impl OpenArray {
+    /// Settles those of a range that have not become tasks; how many that were.
+    fn settle(&mut self, from: u32, to: u32) -> u64 {
+        let (from, to) = (from.max(self.next), to.min(self.count));
+        let before = self.skipped.len() as u64;
+        if from == self.next && to == self.count {
+            self.next = self.count;
+            self.skipped.clear();
+            return u64::from(to - from) - before;
+        }
+        self.skipped.extend(from..to);
+        self.skipped.len() as u64 - before
+    }
 }
 
 /// A job that may still get tasks, or has some that are not settled.
@@ -56,6 +87,8 @@ pub struct Journal {
     pub(crate) outcomes: BTreeMap<usize, (TaskId, Status, Cause)>,
     pub(crate) workers: BTreeMap<WorkerId, WorkerSpec>,
     pub(crate) jobs: BTreeMap<JobId, OpenJob>,
+    pub(crate) arrays: BTreeMap<JobId, OpenArray>,
+    pub(crate) key_limits: BTreeMap<KeyId, u32>,
     number: u64,
 }
 
@@ -83,18 +116,15 @@ impl Journal {
             }
             Record::Submitted { task, .. } => {
                 if let Detail::Task(spec) = detail {
-                    self.number += 1;
-                    self.outcomes.remove(&task.index());
-                    let unfinished = Unfinished {
-                        number: self.number,
-                        spec: spec.clone(),
-                        member: None,
-                        attempt: 0,
-                        holder: None,
-                        retries: 0,
-                        until: Time::ZERO,
-                    };
-                    self.tasks.insert(task, unfinished);
+                    self.enter(task, spec.clone(), None);
+                }
+            }
+            Record::Element { task, job, index } => {
+                if let Some(array) = self.arrays.get_mut(&job) {
+                    array.next = index + 1;
+                    array.skipped = array.skipped.split_off(&array.next);
+                    let spec = array.spec.clone();
+                    self.enter(task, spec, Some((job, index, u32::MAX)));
                 }
             }
             Record::Member { task, job, index, rank } => {
@@ -108,7 +138,23 @@ impl Journal {
                     known.spec.after.push(parent);
                 }
             }
-            Record::ArraySubmitted { .. } => {}
+            Record::ArraySubmitted { job, count, .. } => {
+                if let (Detail::Task(spec), Some(owner)) = (detail, self.jobs.get_mut(&job)) {
+                    self.number += 1;
+                    owner.open += u64::from(count);
+                    let (number, spec) = (self.number, spec.clone());
+                    self.arrays.insert(job, OpenArray { number, spec, count, next: 0, skipped: BTreeSet::new() });
+                }
+            }
+            Record::ElementsSettled { job, from, to, .. } => {
+                if let (Some(array), Some(owner)) = (self.arrays.get_mut(&job), self.jobs.get_mut(&job)) {
+                    owner.open -= array.settle(from, to);
+                }
+                self.forget_done(job);
+            }
+            Record::KeyLimit { key, limit } => {
+                self.key_limits.insert(key, limit);
+            }
             Record::Assigned { task, attempt, worker, .. } => {
                 if let Some(known) = self.tasks.get_mut(&task) {
                     (known.attempt, known.holder) = (attempt, Some(worker));
@@ -134,10 +180,35 @@ impl Journal {
         }
     }
 
+    fn enter(&mut self, task: TaskId, spec: TaskSpec, member: Option<(JobId, u32, u32)>) {
+        self.number += 1;
+        self.outcomes.remove(&task.index());
+        let unfinished = Unfinished {
+            number: self.number,
+            spec,
+            member,
+            attempt: 0,
+            holder: None,
+            retries: 0,
+            until: Time::ZERO,
+            is_element: member.is_some(),
+        };
+        self.tasks.insert(task, unfinished);
+    }
+
     fn forget_done(&mut self, job: JobId) {
         if self.jobs.get(&job).is_some_and(|known| known.closed && known.open == 0) {
             self.jobs.remove(&job);
+            self.arrays.remove(&job);
         }
+    }
+
+    /// Arrays of which something is not settled: the handle of each, and how many of its elements are not tasks yet.
+    pub fn arrays(&self) -> impl Iterator<Item = (JobId, u64, u32)> + '_ {
+        self.arrays.iter().map(|(&job, array)| {
+            let pending = array.count - array.next - array.skipped.len() as u32;
+            (job, array.spec.payload, pending)
+        })
     }
 
     /// Tasks that are not settled, with the handle of each, in the order of their ids.

@@ -3,10 +3,10 @@
 
 use filch_core::coordinator::{Coordinator, Input, Output};
 use filch_core::journal::{Detail, Journal};
-use filch_core::wire::{Hello, Message, Order};
+use filch_core::wire::{Group, Hello, Message, Order};
 use filch_core::{
-    Action, Config, End, Event, GraphTask, Held, KeyId, Record, Remaining, Scheduler, Span, Status, TaskId, TaskSpec,
-    Time, WorkerId, WorkerSpec,
+    Action, Config, End, Event, GraphTask, Held, JobId, KeyId, Record, Remaining, Scheduler, Span, Status, TaskId,
+    TaskSpec, Time, WorkerId, WorkerSpec,
 };
 
 /// A coordinator, the journal it writes, and what it said last.
@@ -30,15 +30,20 @@ impl Bench {
     fn step(&mut self, input: Input) {
         self.out.clear();
         self.coordinator.step(self.now, input, &mut self.out);
+        let mut group = Group::default();
         for output in &self.out {
             let Output::Action(Action::Persist(record)) = output else { continue };
             let detail = match *record {
-                Record::Submitted { payload, .. } => Detail::Task(&self.specs[payload as usize]),
+                Record::Submitted { payload, .. } | Record::ArraySubmitted { payload, .. } => {
+                    Detail::Task(&self.specs[payload as usize])
+                }
                 Record::Joined { .. } => Detail::Worker(&WorkerSpec { slots: 4, ..WorkerSpec::default() }),
                 _ => Detail::None,
             };
-            self.journal.apply(record, detail);
+            group.push(record, detail);
         }
+        // As a store would have it.
+        Group::replay(&group.encode(), |record, detail| self.journal.apply(record, detail)).unwrap();
     }
 
     fn hello(&mut self, known: Option<WorkerId>, holds: Vec<Held>) -> WorkerId {
@@ -56,6 +61,15 @@ impl Bench {
         self.specs.push(spec.clone());
         self.step(Input::Event(Event::Submit(Box::new(spec))));
         self.accepted()[0]
+    }
+
+    /// The job that was opened in the last step.
+    fn opened(&self) -> JobId {
+        let opened = self.out.iter().find_map(|output| match output {
+            Output::Action(Action::Opened { job }) => Some(*job),
+            _ => None,
+        });
+        opened.unwrap()
     }
 
     fn accepted(&self) -> Vec<TaskId> {
@@ -260,4 +274,57 @@ fn ids_of_a_long_life_are_no_ids_of_the_next_one() {
         scheduler.step(Time::ZERO, Event::Leave { worker, remaining: Remaining::Requeue }, &mut actions);
     }
     assert_eq!((newest, reused), (next_life - 1, 1 << 16), "the slot was used as often as it may be");
+}
+
+#[test]
+fn an_array_comes_back_as_far_as_it_had_come() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    let template = TaskSpec { payload: 0, ..TaskSpec::default() };
+    bench.specs.push(template.clone());
+    bench.hear(worker, want(3));
+    bench.step(Input::Event(Event::SubmitArray { template: Box::new(template), count: 10 }));
+    let handed: Vec<Order> = bench.handed().into_iter().map(|(order, _)| order).collect();
+    assert_eq!(handed.iter().map(|order| order.index).collect::<Vec<_>>(), [0, 1, 2]);
+    let job = bench.opened();
+    bench.hear(worker, done(handed[0].held));
+    bench.step(Input::Event(Event::CancelElement { job, index: 5 }));
+    let (journal, _, pending) = bench.journal.arrays().next().unwrap();
+    assert_eq!((journal, pending), (job, 6), "three are tasks, one was cancelled");
+    bench.restart();
+    // Its holder goes on with what it had, and the rest follows, each element once.
+    let held: Vec<Held> = handed[1..].iter().map(|order| order.held).collect();
+    assert_eq!(bench.hello(Some(worker), held.clone()), worker);
+    assert_eq!(bench.revoked(), []);
+    bench.hear(worker, Message::Want { count: 10, seen: 0, sent: Time::ZERO });
+    let rest: Vec<Order> = bench.handed().into_iter().map(|(order, _)| order).collect();
+    assert_eq!(rest.iter().map(|order| order.index).collect::<Vec<_>>(), [3, 4, 6, 7, 8, 9]);
+    for held in held.into_iter().chain(rest.iter().map(|order| order.held)) {
+        assert!(bench.coordinator.scheduler().job(job).is_some(), "the job goes on");
+        bench.hear(worker, done(held));
+        bench.coordinator.scheduler().check().unwrap();
+    }
+    assert!(bench.coordinator.scheduler().job(job).is_none(), "the job is done");
+    assert_eq!((bench.journal.arrays().count(), bench.journal.unfinished().count()), (0, 0));
+}
+
+#[test]
+fn an_array_that_was_cancelled_stays_cancelled_and_limits_of_keys_stay_as_set() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.step(Input::Event(Event::SetKeyLimit { key: KeyId(7), limit: 2 }));
+    let template = TaskSpec { payload: 0, ..keyed() };
+    bench.specs.push(template.clone());
+    bench.step(Input::Event(Event::SubmitArray { template: Box::new(template.clone()), count: 9 }));
+    let first = bench.opened();
+    bench.step(Input::Event(Event::SubmitArray { template: Box::new(template), count: 5 }));
+    bench.step(Input::Event(Event::CancelJob { job: first }));
+    bench.restart();
+    assert_eq!(bench.hello(Some(worker), Vec::new()), worker);
+    bench.hear(worker, want(4));
+    let handed = bench.handed();
+    assert_eq!(handed.len(), 2, "as many as the key allows");
+    assert!(handed.iter().all(|(order, waits)| order.exclusive && *waits));
+    let left: u32 = bench.journal.arrays().map(|(job, _, pending)| u32::from(job != first) * pending).sum();
+    assert_eq!((bench.journal.arrays().count(), left), (1, 3));
 }

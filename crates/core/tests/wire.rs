@@ -138,6 +138,13 @@ fn records() -> Vec<(&'static str, Record, Stored)> {
             Record::ArraySubmitted { job, count: 1000, payload: 7, at: Time(51) },
             Stored::Task(Box::new(task())),
         ),
+        ("element", Record::Element { task: task_id, job, index: 5 }, Stored::Nothing),
+        (
+            "elements_settled",
+            Record::ElementsSettled { job, from: 6, to: 9, status, cause, at: Time(52) },
+            Stored::Nothing,
+        ),
+        ("key_limit", Record::KeyLimit { key: KeyId(3), limit: 2 }, Stored::Nothing),
         ("assigned", assigned, Stored::Nothing),
         ("retrying", Record::Retrying { task: task_id, attempt: 1, retries: 1, until: Time(70) }, Stored::Nothing),
         ("settled", Record::Settled { task: task_id, attempt: 2, status, cause, at: Time(80) }, Stored::Nothing),
@@ -330,7 +337,7 @@ proptest! {
     }
 
     #[test]
-    fn records_survive_the_store(picks in vec((0..11usize, any::<u32>(), any::<u64>()), 0..40)) {
+    fn records_survive_the_store(picks in vec((0..14usize, any::<u32>(), any::<u64>()), 0..40)) {
         let mut all = Vec::new();
         for (at, small, large) in picks {
             let (_, mut record, stored) = records().swap_remove(at);
@@ -348,6 +355,7 @@ proptest! {
                 Record::Member { task, index, rank, .. } => {
                     (*task, *index, *rank) = (TaskId::from_bits(large), small, small / 2);
                 }
+                Record::Element { task, index, .. } => (*task, *index) = (TaskId::from_bits(large), small),
                 Record::Assigned { task, attempt, worker, at } => {
                     (*task, *attempt, *at) = (TaskId::from_bits(large), small, Time(large));
                     *worker = WorkerId::from_bits(large / 2);

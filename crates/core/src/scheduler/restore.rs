@@ -10,11 +10,11 @@ use smallvec::SmallVec;
 
 use super::slab::Slab;
 use super::submit::NO_RANK;
-use super::{COMMON_JOB, Job, Scheduler, State};
+use super::{COMMON_JOB, Flags, Job, Scheduler, State};
 use crate::action::{Action, Record, Refusal};
 use crate::event::Held;
-use crate::ids::{NONE, TaskId, WorkerId};
-use crate::journal::{Journal, Unfinished};
+use crate::ids::{JobId, NONE, TaskId, WorkerId};
+use crate::journal::{Journal, OpenArray, Unfinished};
 use crate::planted::{Mistake, makes};
 use crate::task::{Cause, Status};
 use crate::time::Time;
@@ -86,10 +86,24 @@ impl Scheduler {
         for (task, outcome) in slots.into_values() {
             self.tasks.restore(task, outcome);
         }
+        for (&key, &limit) in &journal.key_limits {
+            self.keys.set_limit(key.0, limit);
+            self.follow_limit(key.0, actions);
+        }
+        let mut arrays: Vec<(JobId, &OpenArray)> = journal.arrays.iter().map(|(&job, array)| (job, array)).collect();
+        arrays.sort_unstable_by_key(|(_, array)| std::cmp::Reverse(array.number));
         let mut unfinished: Vec<(TaskId, &Unfinished)> = journal.tasks.iter().map(|(&id, known)| (id, known)).collect();
         unfinished.sort_unstable_by_key(|(_, known)| known.number);
+        // In the order in which they came, so that they queue in it.
+        let mut waiting_arrays = Vec::with_capacity(arrays.len());
         for &(id, known) in &unfinished {
+            while let Some((job, array)) = arrays.pop_if(|(_, array)| array.number < known.number) {
+                waiting_arrays.extend(self.enter_again(job, array));
+            }
             self.describe_again(id, known);
+        }
+        for (job, array) in arrays.into_iter().rev() {
+            waiting_arrays.extend(self.enter_again(job, array));
         }
         let mut failed = Vec::with_capacity(unfinished.len());
         for &(id, known) in &unfinished {
@@ -119,11 +133,21 @@ impl Scheduler {
                 self.admit(slot, &failed[at], false, actions);
             }
         }
+        for job in waiting_arrays {
+            self.queue_array(job, actions);
+        }
         for (&job, _) in journal.jobs.iter().filter(|(_, known)| known.closed) {
             if self.job_slot(job).is_ok() {
                 self.job_may_be_done(job.slot, actions);
             }
         }
+    }
+
+    /// An array gets back what was left of it; its job, if anything is to be handed out.
+    fn enter_again(&mut self, job: JobId, known: &OpenArray) -> Option<u32> {
+        let slot = self.job_slot(job).ok()?;
+        self.enter_array(slot, &known.spec, known.count, known.next, known.skipped.clone());
+        self.jobs[slot].array.as_ref().is_some_and(|array| array.pending() > 0).then_some(slot)
     }
 
     fn describe_again(&mut self, id: TaskId, known: &Unfinished) {
@@ -134,6 +158,12 @@ impl Scheduler {
         self.describe(id.slot, &known.spec, job, index, rank, 0);
         let task = self.tasks.at_mut(id.slot);
         (task.attempt, task.retries) = (known.attempt, known.retries);
+        if known.is_element
+            && let Some(array) = &self.jobs[job].array
+        {
+            task.flags.set(Flags::ELEMENT, true);
+            task.sequence = array.template.sequence;
+        }
     }
 
     /// Enters a task with those of its parents that have not ended; those that ended badly.

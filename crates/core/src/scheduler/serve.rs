@@ -3,7 +3,7 @@
 use super::ready::{Found, Head, Search};
 use super::reserve::Kept;
 use super::{Array, ArrayPlace, Flags, OrderKey, QueueKey, Scheduler, Shortage, State, Timer};
-use crate::action::{Action, Refusal};
+use crate::action::{Action, Record, Refusal};
 use crate::explain::Decision;
 use crate::ids::WorkerId;
 use crate::steal::QUEUE_LOOKS;
@@ -286,7 +286,9 @@ impl Scheduler {
             self.timers.set(template.deadline, Timer::Deadline(self.tasks.id(slot)));
         }
         let (id, payload) = (self.job_id(job), template.payload);
-        actions.push(Action::Element { job: id, index, task: self.tasks.id(slot), payload });
+        let task = self.tasks.id(slot);
+        actions.push(Action::Element { job: id, index, task, payload });
+        self.persist(Record::Element { task, job: id, index }, actions);
         self.tasks.at_mut(slot).member = self.jobs[job].members.insert(slot);
         self.counters.pending_elements -= 1;
         if left == 0 {

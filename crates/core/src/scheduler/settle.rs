@@ -148,6 +148,7 @@ impl Scheduler {
             return Err(Refusal::UnknownElement(job, index));
         }
         let (left, parked) = (array.pending(), array.place == ArrayPlace::Parked);
+        self.elements_settled(slot, (index, index + 1), Status::Cancelled, Cause::Requested, actions);
         self.settle_elements(slot, 1, parked, Status::Cancelled, Cause::Requested, actions);
         if left == 0 {
             self.withdraw_array(slot);
@@ -184,15 +185,30 @@ impl Scheduler {
     pub(super) fn drop_elements(&mut self, job: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
         let Some(array) = self.jobs[job].array.as_ref() else { return };
         let (pending, parked) = (array.pending(), array.place == ArrayPlace::Parked);
+        let rest = (array.next, array.count);
         if pending == 0 {
             return;
         }
+        self.elements_settled(job, rest, status, cause, actions);
         self.withdraw_array(job);
         if let Some(array) = self.jobs[job].array.as_mut() {
             array.next = array.count;
             array.skipped.clear();
         }
         self.settle_elements(job, pending, parked, status, cause, actions);
+    }
+
+    /// Writes down that elements were settled which never were tasks.
+    fn elements_settled(
+        &mut self,
+        job: u32,
+        (from, to): (u32, u32),
+        status: Status,
+        cause: Cause,
+        actions: &mut Vec<Action>,
+    ) {
+        let (job, at) = (self.job_id(job), self.now);
+        self.persist(Record::ElementsSettled { job, from, to, status, cause, at }, actions);
     }
 
     fn settle_elements(
@@ -216,6 +232,7 @@ impl Scheduler {
         if limit == 0 {
             return Err(Refusal::Invalid("the limit of a concurrency key must be at least 1".to_owned()));
         }
+        self.persist(Record::KeyLimit { key, limit }, actions);
         self.keys.set_limit(key.0, limit);
         self.follow_limit(key.0, actions);
         Ok(())

@@ -146,13 +146,28 @@ impl Scheduler {
         let hopeless = self.check_deadline(template, 0, Span::ZERO)?;
         let job = self.new_job(1.0, actions);
         let id = self.job_id(job);
+        self.enter_array(job, template, count, 0, BTreeSet::new());
+        if hopeless {
+            self.counters.hopeless += u64::from(count);
+        }
+        self.persist(Record::ArraySubmitted { job: id, count, payload: template.payload, at: self.now }, actions);
+        if count > 0 {
+            self.queue_array(job, actions);
+        }
+        self.seal_job(job, actions);
+        Ok(())
+    }
+
+    /// Gives a job its array, whose elements before `next` and those in `skipped` are no longer its own. It waits nowhere
+    /// yet.
+    pub(super) fn enter_array(&mut self, job: u32, template: &TaskSpec, count: u32, next: u32, skipped: BTreeSet<u32>) {
         let signature = self.intern_signature(template);
         let sequence = self.next_sequence();
         let priority = template.priority.get();
         let array = Array {
-            next: 0,
+            next,
             count,
-            skipped: BTreeSet::new(),
+            skipped,
             level: priority,
             place: ArrayPlace::Empty,
             requeues: 0,
@@ -174,22 +189,15 @@ impl Scheduler {
                 ready_at: self.now,
             },
         };
-        self.jobs[job].open = u64::from(count);
+        let pending = u64::from(array.pending());
+        self.jobs[job].open += pending;
         self.jobs[job].array = Some(array);
-        self.counters.submitted += u64::from(count);
-        self.counters.pending_elements += u64::from(count);
-        self.counters.queued += u64::from(count);
-        if hopeless {
-            self.counters.hopeless += u64::from(count);
-        }
-        self.persist(Record::ArraySubmitted { job: id, count, payload: template.payload, at: self.now }, actions);
-        if count == 0 {
+        self.counters.submitted += pending;
+        self.counters.pending_elements += pending;
+        self.counters.queued += pending;
+        if pending == 0 {
             self.release_signature(signature);
-        } else {
-            self.queue_array(job, actions);
         }
-        self.seal_job(job, actions);
-        Ok(())
     }
 
     pub(super) fn open_job(&mut self, weight: f64, actions: &mut Vec<Action>) -> Result<(), Refusal> {

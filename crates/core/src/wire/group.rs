@@ -104,6 +104,24 @@ impl Group {
                 let array = proto::ArraySubmitted { job, count, payload, at_nanos, spec };
                 self.batches.push(RecordSort::ArraySubmitted(Box::new(array)));
             }
+            Record::Element { task, job, index } => {
+                if !matches!(self.batches.last(), Some(RecordSort::Element(_))) {
+                    self.batches.push(RecordSort::Element(proto::Element::default()));
+                }
+                let Some(RecordSort::Element(columns)) = self.batches.last_mut() else { return };
+                columns.task_steps.push(task.to_bits() as i64);
+                columns.jobs.push(job.to_bits());
+                columns.index_steps.push(i64::from(index));
+            }
+            Record::ElementsSettled { job, from, to, status, cause, at } => {
+                let (status, cause) = (number_of(&STATUSES, &status), number_of(&CAUSES, &cause));
+                let (job, at_nanos) = (job.to_bits(), at.0);
+                let settled = proto::ElementsSettled { job, from, to, status, cause, at_nanos };
+                self.batches.push(RecordSort::ElementsSettled(settled));
+            }
+            Record::KeyLimit { key, limit } => {
+                self.batches.push(RecordSort::KeyLimit(proto::KeyLimit { key: key.0, limit }));
+            }
             Record::Assigned { task, attempt, worker, at } => {
                 if !matches!(self.batches.last(), Some(RecordSort::Assigned(_))) {
                     self.batches.push(RecordSort::Assigned(proto::Assigned::default()));
@@ -220,6 +238,11 @@ fn pack(sort: &mut RecordSort) {
             condense(&mut columns.jobs);
             condense(&mut columns.ranks);
         }
+        RecordSort::Element(columns) => {
+            take_differences(&mut columns.task_steps);
+            take_differences(&mut columns.index_steps);
+            condense(&mut columns.jobs);
+        }
         RecordSort::After(columns) => {
             take_differences(&mut columns.task_steps);
             take_differences(&mut columns.parent_steps);
@@ -247,7 +270,9 @@ fn pack(sort: &mut RecordSort) {
         | RecordSort::Left(_)
         | RecordSort::Opened(_)
         | RecordSort::Closed(_)
-        | RecordSort::ArraySubmitted(_) => {}
+        | RecordSort::ArraySubmitted(_)
+        | RecordSort::ElementsSettled(_)
+        | RecordSort::KeyLimit(_) => {}
     }
 }
 
@@ -289,6 +314,22 @@ fn unpack(sort: &RecordSort, parts: &mut usize, each: &mut impl FnMut(&Record, D
                 Some(spec) => each(&record, Detail::Task(&read_task(spec, array.payload)?)),
                 None => each(&record, Detail::None),
             }
+        }
+        RecordSort::Element(columns) => {
+            let count = columns.task_steps.len();
+            let indexes = sums(whole(&columns.index_steps, count)?);
+            for ((task, index), job) in sums(&columns.task_steps).zip(indexes).zip(spread(&columns.jobs, count)?) {
+                let (task, job) = (TaskId::from_bits(task), JobId::from_bits(job));
+                each(&Record::Element { task, job, index: narrow(index, "index")? }, Detail::None);
+            }
+        }
+        &RecordSort::ElementsSettled(proto::ElementsSettled { job, from, to, status, cause, at_nanos }) => {
+            let (status, cause) = (value_of(&STATUSES, status, "status")?, value_of(&CAUSES, cause, "cause")?);
+            let (job, at) = (JobId::from_bits(job), Time(at_nanos));
+            each(&Record::ElementsSettled { job, from, to, status, cause, at }, Detail::None);
+        }
+        &RecordSort::KeyLimit(proto::KeyLimit { key, limit }) => {
+            each(&Record::KeyLimit { key: KeyId(key), limit }, Detail::None);
         }
         RecordSort::Assigned(columns) => {
             let count = columns.task_steps.len();

@@ -302,7 +302,7 @@ pub(super) struct Group {
 /// Records of one sort that follow each other.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RecordBatch {
-    #[prost(oneof = "RecordSort", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "RecordSort", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
     pub(super) sort: Option<RecordSort>,
 }
 
@@ -330,6 +330,12 @@ pub(super) enum RecordSort {
     Retrying(Retrying),
     #[prost(message, tag = "11")]
     Settled(Settled),
+    #[prost(message, tag = "12")]
+    Element(Element),
+    #[prost(message, tag = "13")]
+    ElementsSettled(ElementsSettled),
+    #[prost(message, tag = "14")]
+    KeyLimit(KeyLimit),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -466,6 +472,40 @@ pub(super) struct ArraySubmitted {
     pub(super) at_nanos: u64,
     #[prost(message, optional, tag = "5")]
     pub(super) spec: Option<Task>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Element {
+    #[prost(sint64, repeated, tag = "1")]
+    pub(super) task_steps: Vec<i64>,
+    #[prost(uint64, repeated, tag = "2")]
+    pub(super) jobs: Vec<u64>,
+    #[prost(sint64, repeated, tag = "3")]
+    pub(super) index_steps: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ElementsSettled {
+    #[prost(uint64, tag = "1")]
+    pub(super) job: u64,
+    #[prost(uint32, tag = "2")]
+    pub(super) from: u32,
+    #[prost(uint32, tag = "3")]
+    pub(super) to: u32,
+    #[prost(uint32, tag = "4")]
+    pub(super) status: u32,
+    #[prost(uint32, tag = "5")]
+    pub(super) cause: u32,
+    #[prost(uint64, tag = "6")]
+    pub(super) at_nanos: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct KeyLimit {
+    #[prost(uint32, tag = "1")]
+    pub(super) key: u32,
+    #[prost(uint32, tag = "2")]
+    pub(super) limit: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
