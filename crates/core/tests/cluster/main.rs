@@ -322,7 +322,10 @@ impl World {
     /// Goes on until all tasks are settled; how long that took.
     fn finish(&mut self) -> Span {
         for step in 0..2_000_000u64 {
-            if self.settled.len() as u64 == self.submitted {
+            // However much is on its way from one worker to another: the coordinator knows when there is nothing left.
+            let left = self.submitted - self.settled.len() as u64;
+            assert_eq!(self.coordinator.scheduler().unsettled(), left);
+            if left == 0 {
                 self.coordinator.scheduler().check().unwrap();
                 return self.now.since(Time::ZERO);
             }
