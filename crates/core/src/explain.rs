@@ -26,10 +26,32 @@ pub struct Decision {
     pub scored: u32,
 }
 
-impl Decision {
+/// A decision as the scheduler remembers it. There is one for every task handed out, most of them for a worker that
+/// asked, of which there is little to remember.
+#[derive(Clone, Debug)]
+pub(crate) enum Remembered {
     /// A worker asked, and the task was the first in order that it could run.
-    pub(crate) fn asked(task: TaskId, worker: WorkerId, at: Time) -> Decision {
-        Decision { task, at, worker, policy: String::new(), candidates: Vec::new(), scored: 0 }
+    Asked { task: TaskId, worker: WorkerId, at: Time },
+    /// Candidates were scored.
+    Scored(Box<Decision>),
+}
+
+impl Remembered {
+    /// The task it was about.
+    pub(crate) fn task(&self) -> TaskId {
+        match self {
+            Remembered::Asked { task, .. } => *task,
+            Remembered::Scored(decision) => decision.task,
+        }
+    }
+
+    fn decision(&self) -> Decision {
+        match self {
+            &Remembered::Asked { task, worker, at } => {
+                Decision { task, at, worker, policy: String::new(), candidates: Vec::new(), scored: 0 }
+            }
+            Remembered::Scored(decision) => (**decision).clone(),
+        }
     }
 }
 
@@ -285,7 +307,7 @@ impl Scheduler {
             hopeless: None,
             failed_parents: Vec::new(),
             refusals: Refusals::default(),
-            decision: self.decisions.iter().rev().find(|decision| decision.task == task).cloned(),
+            decision: self.decisions.iter().rev().find(|known| known.task() == task).map(Remembered::decision),
             failures: Vec::new(),
         }
     }

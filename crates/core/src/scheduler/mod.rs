@@ -42,7 +42,7 @@ use smallvec::SmallVec;
 use crate::action::{Action, Record, Refusal};
 use crate::config::{Bind, Config};
 use crate::event::Event;
-use crate::explain::Decision;
+use crate::explain::Remembered;
 use crate::ids::{JobId, KindId, NONE, Names, TaskId, WorkerId};
 use crate::map::{Map, Steady};
 use crate::metrics::{Counters, Sample};
@@ -75,6 +75,13 @@ const EWMA_ALPHA: f64 = 0.1;
 /// The least a task is planned with, however short its kind has been: a queue of such tasks still is work, so loads
 /// differ and a steal from it can be worth it.
 const LEAST_PLANNED: Span = Span::from_micros(1);
+
+/// The time that something is planned with on a worker of a class, if it takes so long on an ordinary one.
+#[inline]
+fn planned_on(class: &Class, anywhere: Span) -> Span {
+    let planned = if class.speed == 1.0 { anywhere } else { anywhere.mul_f64(1.0 / class.speed) };
+    planned.max(LEAST_PLANNED)
+}
 
 /// A policy in use.
 struct Placement {
@@ -172,7 +179,7 @@ pub struct Scheduler {
     pub(crate) parked: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) counters: Counters,
     samples: VecDeque<Sample>,
-    pub(crate) decisions: VecDeque<Decision>,
+    pub(crate) decisions: VecDeque<Remembered>,
     refusal: Option<Refusal>,
     /// The policy that was replaced last, for whoever does not want it dropped here.
     replaced: Option<Box<dyn Policy>>,
@@ -328,7 +335,9 @@ impl Scheduler {
         if self.refusal.is_some() {
             self.refusal = None;
         }
-        self.fire_timers(actions);
+        if self.timers.next().is_some_and(|at| at <= self.now) {
+            self.fire_timers(actions);
+        }
         if self.unfinished {
             self.go_on(actions);
         }
@@ -413,6 +422,7 @@ impl Scheduler {
     }
 
     /// The slot of a registered worker.
+    #[inline]
     pub(crate) fn worker_slot(&self, id: WorkerId) -> Result<u32, Refusal> {
         match self.workers.get(id.slot) {
             Some(worker) if worker.generation == id.generation => Ok(id.slot),
@@ -420,6 +430,7 @@ impl Scheduler {
         }
     }
 
+    #[inline]
     pub(crate) fn worker_id(&self, slot: u32) -> WorkerId {
         WorkerId { slot, generation: self.workers[slot].generation }
     }
@@ -436,11 +447,13 @@ impl Scheduler {
     }
 
     fn notify(&self, slot: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
-        let worker = self.tasks.at(slot).at_worker();
+        let task = self.tasks.at(slot);
+        let (task, worker) = (task.id(slot), task.at_worker());
         let worker = (worker != NONE).then(|| self.worker_id(worker));
-        actions.push(Action::Notify { task: self.tasks.id(slot), status, worker, cause });
+        actions.push(Action::Notify { task, status, worker, cause });
     }
 
+    #[inline]
     fn persist(&self, record: Record, actions: &mut Vec<Action>) {
         if self.records {
             actions.push(Action::Persist(record));
@@ -479,10 +492,7 @@ impl Scheduler {
 
     /// The same for a task of some kind, with the duration its submitter declared.
     fn planned(&self, kind: KindId, declared: Option<Span>, class: u32) -> Span {
-        let anywhere = self.estimator.anywhere(kind, declared);
-        let speed = self.classes[class].speed;
-        let planned = if speed == 1.0 { anywhere } else { anywhere.mul_f64(1.0 / speed) };
-        planned.max(LEAST_PLANNED)
+        planned_on(&self.classes[class], self.estimator.anywhere(kind, declared))
     }
 
     /// A task's place among all that wait.

@@ -8,7 +8,7 @@ use super::keys::Arrival;
 use super::ready::Head;
 use super::{Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::Action;
-use crate::explain::{Decision, DecisionCandidate};
+use crate::explain::{Decision, DecisionCandidate, Remembered};
 use crate::ids::{KindId, NONE, TaskId, WorkerId};
 use crate::policy::{self, TaskView, WorkerView};
 use crate::resources::Amount;
@@ -54,12 +54,14 @@ pub(crate) struct Wish {
 
 impl Scheduler {
     /// A task is ready to run: hand it to a worker that waits for one, or queue it.
+    #[inline]
     pub(super) fn enqueue(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
         self.tasks.at_mut(slot).ready_at = self.now;
         self.enqueue_again(slot, cause, actions);
     }
 
     /// The same for a task that has been ready for a while: its wait goes on.
+    #[inline]
     pub(super) fn enqueue_again(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
         let task = self.tasks.at(slot);
         debug_assert!(matches!(task.state, State::Blocked), "only tasks that are nowhere are queued");
@@ -184,12 +186,15 @@ impl Scheduler {
     /// Finds a worker for a task that may queue, or a place in a queue. If it is news that it queues, that is told
     /// once its place is known, and before it leaves it again.
     fn offer(&mut self, slot: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
-        if self.tasks.at(slot).flags.has(Flags::PINNED) {
+        let task = self.tasks.at(slot);
+        if task.flags.has(Flags::PINNED) {
             self.offer_to_pinned(slot, news, actions);
             return;
         }
-        if !self.tasks.at(slot).waits_centrally() {
-            if let Some(worker) = self.seeded_at(slot) {
+        if !task.waits_centrally() {
+            if task.flags.has(Flags::EXTRA)
+                && let Some(worker) = self.seeded_at(slot)
+            {
                 self.tasks.forget_seed(slot);
                 self.push_to(slot, worker, news, actions);
                 return;
@@ -254,12 +259,11 @@ impl Scheduler {
     /// of it; so does who has asked and waits. Otherwise both would wait for each other.
     fn as_if_asked(&mut self, slot: u32, candidates: &[u32]) -> Option<u32> {
         let &worker = candidates.first()?;
-        if self.config.limits.decisions_kept > 0 {
-            self.remember(Decision::asked(self.tasks.id(slot), self.worker_id(worker), self.now));
-        }
+        self.remember_asked(slot, worker);
         Some(worker)
     }
 
+    #[inline]
     fn tell_queued(&self, slot: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
         if let Some(cause) = news {
             self.notify(slot, Status::Queued, cause, actions);
@@ -299,6 +303,7 @@ impl Scheduler {
     }
 
     /// The key under which a job takes its turns in a level: what it has received, but not less than the others there.
+    #[inline]
     pub(super) fn join_level(&mut self, level: u8, job: u32) -> u64 {
         match self.ready.only_job(level) {
             Some(only) if only == job => return self.jobs[job].received,
@@ -314,14 +319,18 @@ impl Scheduler {
     }
 
     /// Takes a task out of its lane; it stays in its level's list by age.
+    #[inline]
     pub(super) fn leave_lane(&mut self, slot: u32) {
-        let signature = self.tasks.at(slot).signature;
+        let task = self.tasks.at(slot);
+        let (signature, reserved) = (task.signature, task.flags.has(Flags::RESERVED));
         let next = self.ready.remove(&mut self.signatures[signature].waiting, &self.tasks, slot);
         if let Some(Head::Task(next)) = next {
             // It will probably be handed out next: by then it has come from memory.
             self.tasks.fetch(next, signature);
         }
-        self.drop_reservation(slot);
+        if reserved {
+            self.drop_reservation(slot);
+        }
     }
 
     /// Puts a task into a worker's own queue. If it waited elsewhere it goes on aging.
@@ -521,7 +530,7 @@ impl Scheduler {
             (winner, record.then(|| self.describe_decision(slot, policy, &task, &views, &scores, winner)))
         };
         if let Some(decision) = decision {
-            self.remember(decision);
+            self.remember(Remembered::Scored(Box::new(decision)));
         }
         Some(candidates[winner])
     }
@@ -552,8 +561,18 @@ impl Scheduler {
         }
     }
 
+    /// A worker asked, and the task was the first in order that it could run.
+    #[inline]
+    pub(super) fn remember_asked(&mut self, slot: u32, worker: u32) {
+        if self.config.limits.decisions_kept > 0 {
+            let (task, worker, at) = (self.tasks.id(slot), self.worker_id(worker), self.now);
+            self.remember(Remembered::Asked { task, worker, at });
+        }
+    }
+
     /// Keeps a decision for explanations, and forgets the oldest beyond the limit.
-    pub(super) fn remember(&mut self, decision: Decision) {
+    #[inline]
+    fn remember(&mut self, decision: Remembered) {
         let kept = self.config.limits.decisions_kept as usize;
         while self.decisions.len() >= kept.max(1) {
             self.decisions.pop_front();

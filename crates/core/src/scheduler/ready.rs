@@ -9,6 +9,7 @@ use super::slab::{Interner, Slab};
 use super::sorted::Sorted;
 use super::state::Signature;
 use super::tasks::{OrderKey, Tasks};
+use super::COMMON_JOB;
 use crate::ids::NONE;
 use crate::map::{Steady, short_hash};
 
@@ -79,9 +80,68 @@ struct JobLanes {
     received: u64,
 }
 
+/// The jobs of one level. The common one, which most tasks belong to, stands apart: it is found without hashing.
+#[derive(Debug, Default)]
+struct Jobs {
+    common: Option<JobLanes>,
+    others: Steady<u32, JobLanes>,
+}
+
+impl Jobs {
+    #[inline]
+    fn get(&self, job: u32) -> Option<&JobLanes> {
+        if job == COMMON_JOB { self.common.as_ref() } else { self.others.get(&job) }
+    }
+
+    #[inline]
+    fn get_mut(&mut self, job: u32) -> Option<&mut JobLanes> {
+        if job == COMMON_JOB { self.common.as_mut() } else { self.others.get_mut(&job) }
+    }
+
+    fn insert_new(&mut self, job: u32, lanes: JobLanes) {
+        if job == COMMON_JOB {
+            self.common = Some(lanes);
+        } else {
+            self.others.insert_new(job, lanes);
+        }
+    }
+
+    fn remove(&mut self, job: u32) {
+        if job == COMMON_JOB {
+            self.common = None;
+        } else {
+            self.others.remove(&job);
+        }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.common.is_some()) + self.others.len()
+    }
+}
+
+/// Some of the levels, a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LevelSet(u8);
+
+impl LevelSet {
+    fn set(&mut self, at: usize, on: bool) {
+        self.0 = if on { self.0 | 1 << at } else { self.0 & !(1 << at) };
+    }
+
+    #[inline]
+    fn has(self, at: usize) -> bool {
+        self.0 & 1 << at != 0
+    }
+
+    #[inline]
+    fn highest(self) -> Option<usize> {
+        self.0.checked_ilog2().map(|at| at as usize)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Level {
-    jobs: Steady<u32, JobLanes>,
+    jobs: Jobs,
     /// Jobs by the work they have received; the least served first.
     turns: Sorted<(u64, u32)>,
 }
@@ -117,6 +177,9 @@ pub(crate) struct Search {
 #[derive(Debug)]
 pub(crate) struct Ready {
     levels: [Level; LEVELS],
+    /// The levels in which anybody waits, and those in which more than one job does.
+    occupied: LevelSet,
+    shared: LevelSet,
     lanes: Slab<Lane>,
     by_place: Interner,
     /// In each level the lane changed last, which is likely to be asked for next.
@@ -129,6 +192,8 @@ impl Ready {
     pub(crate) fn new(fair: bool) -> Ready {
         Ready {
             levels: Default::default(),
+            occupied: LevelSet::default(),
+            shared: LevelSet::default(),
             lanes: Slab::default(),
             by_place: Interner::default(),
             recent: [NONE; LEVELS],
@@ -204,11 +269,13 @@ impl Ready {
         after: Option<OrderKey>,
     ) {
         let queue = &mut self.levels[usize::from(level) - 1];
-        if before.is_none() && queue.jobs.get(&job).is_none() {
+        if before.is_none() && queue.jobs.get(job).is_none() {
             queue.turns.insert((received, job));
             queue.jobs.insert_new(job, JobLanes { received, ..JobLanes::default() });
+            self.count_turns(level);
         }
-        let Some(lanes) = queue.jobs.get_mut(&job) else { return };
+        let queue = &mut self.levels[usize::from(level) - 1];
+        let Some(lanes) = queue.jobs.get_mut(job) else { return };
         match (before, after) {
             (Some(before), Some(after)) => lanes.order.replace(&(before, signature), (after, signature)),
             (Some(before), None) => {
@@ -223,7 +290,8 @@ impl Ready {
             None => {
                 let received = lanes.received;
                 queue.turns.remove(&(received, job));
-                queue.jobs.remove(&job);
+                queue.jobs.remove(job);
+                self.count_turns(level);
             }
             Some(&(first, _)) if !self.fair => {
                 let first = first.sequence;
@@ -233,6 +301,14 @@ impl Ready {
             }
             Some(_) => {}
         }
+    }
+
+    /// The number of jobs in a level has changed.
+    fn count_turns(&mut self, level: u8) {
+        let at = usize::from(level) - 1;
+        let jobs = self.levels[at].turns.len();
+        self.occupied.set(at, jobs > 0);
+        self.shared.set(at, jobs > 1);
     }
 
     /// Adds a task. `waiting` is its signature's.
@@ -278,22 +354,25 @@ impl Ready {
 
     /// The job has received work: its turn comes later in every level where others wait too. Where it is alone its
     /// key may fall behind; `only_job` and `refresh` mend that before somebody else joins.
+    #[inline]
     pub(crate) fn charge(&mut self, job: u32, received: u64) {
-        self.rekey(job, received, 2);
+        if self.shared != LevelSet::default() {
+            self.rekey(job, received, self.shared);
+        }
     }
 
     /// Brings a job's key up to date in every level.
     pub(crate) fn refresh(&mut self, job: u32, received: u64) {
-        self.rekey(job, received, 1);
+        self.rekey(job, received, self.occupied);
     }
 
-    fn rekey(&mut self, job: u32, received: u64, least_turns: usize) {
+    fn rekey(&mut self, job: u32, received: u64, levels: LevelSet) {
         if !self.fair {
             return;
         }
-        for level in &mut self.levels {
-            if level.turns.len() >= least_turns
-                && let Some(lanes) = level.jobs.get_mut(&job)
+        for (at, level) in self.levels.iter_mut().enumerate() {
+            if levels.has(at)
+                && let Some(lanes) = level.jobs.get_mut(job)
                 && lanes.received != received
             {
                 level.turns.remove(&(lanes.received, job));
@@ -311,6 +390,7 @@ impl Ready {
 
     /// The first lane, in the order of levels, turns and heads, that `fits`: from `start` on, if a search was cut off
     /// there, and not below `floor_level`.
+    #[inline(always)]
     pub(crate) fn find(&self, floor_level: u8, start: Option<&Cursor>, mut fits: impl FnMut(&Found) -> bool) -> Search {
         // Most searches end with the very first.
         let first = if start.is_none() { self.first(floor_level) } else { None };
@@ -330,7 +410,7 @@ impl Ready {
             let resumed = start.filter(|cursor| cursor.level == level);
             let first_turn = resumed.map_or((0, 0), |cursor| cursor.turn);
             for &(received, job) in queue.turns.from(first_turn) {
-                let Some(lanes) = queue.jobs.get(&job) else { continue };
+                let Some(lanes) = queue.jobs.get(job) else { continue };
                 let resumed = resumed.filter(|cursor| cursor.turn == (received, job));
                 let first_lane = resumed.map_or_else(OrderKey::default, |cursor| cursor.lane);
                 for &(order, signature) in lanes.order.from((first_lane, 0)) {
@@ -355,10 +435,10 @@ impl Ready {
     /// The first lane of all, not below a level.
     #[inline]
     fn first(&self, floor_level: u8) -> Option<Found> {
-        let at = self.levels.iter().rposition(|queue| !queue.turns.is_empty())?;
+        let at = self.occupied.highest()?;
         let (queue, level) = (&self.levels[at], at as u8 + 1);
         let job = queue.turns.first()?.1;
-        let &(order, signature) = queue.jobs.get(&job)?.order.first()?;
+        let &(order, signature) = queue.jobs.get(job)?.order.first()?;
         (level >= floor_level).then_some(Found { level, job, signature, order, picked: None })
     }
 
@@ -393,7 +473,7 @@ impl Ready {
     pub(crate) fn ahead_of(&self, level: u8, job: u32, order: OrderKey, most: u64) -> u64 {
         let mut ahead = 0;
         for (queue, level) in self.levels.iter().zip(1u8..).skip(usize::from(level)) {
-            let jobs = queue.turns.iter().filter_map(|turn| queue.jobs.get(&turn.1).map(|lanes| (turn.1, lanes)));
+            let jobs = queue.turns.iter().filter_map(|turn| queue.jobs.get(turn.1).map(|lanes| (turn.1, lanes)));
             let lanes = jobs.flat_map(|(job, lanes)| lanes.order.iter().map(move |lane| (job, lane.1)));
             for (job, signature) in lanes.take(most as usize) {
                 ahead += self.lane(level, job, signature).map_or(1, |at| {
@@ -402,7 +482,7 @@ impl Ready {
                 });
             }
         }
-        let own = self.levels[usize::from(level) - 1].jobs.get(&job);
+        let own = self.levels[usize::from(level) - 1].jobs.get(job);
         for &(first, signature) in own.into_iter().flat_map(|lanes| &lanes.order).take(most as usize) {
             ahead += match self.lane(level, job, signature) {
                 Some(at) => self.lanes[at].tasks.before(order, most as usize) as u64,
@@ -416,11 +496,15 @@ impl Ready {
     pub(crate) fn verify(&self, tasks: &Tasks, signatures: &Slab<Signature>) -> Result<(), String> {
         let (mut filed, mut soles) = (0, 0);
         for (queue, level) in self.levels.iter().zip(1u8..) {
+            let (at, jobs) = (usize::from(level) - 1, queue.turns.len());
+            if (self.occupied.has(at), self.shared.has(at)) != (jobs > 0, jobs > 1) {
+                return Err(format!("level {level}: the sets of levels disagree with {jobs} jobs"));
+            }
             if queue.turns.len() != queue.jobs.len() {
                 return Err(format!("level {level}: {} turns for {} jobs", queue.turns.len(), queue.jobs.len()));
             }
             for &(received, job) in &queue.turns {
-                let Some(lanes) = queue.jobs.get(&job) else { return Err(format!("level {level}: no job {job}")) };
+                let Some(lanes) = queue.jobs.get(job) else { return Err(format!("level {level}: no job {job}")) };
                 if lanes.received != received || lanes.order.is_empty() {
                     return Err(format!("level {level}, job {job}: the turns disagree with the lanes"));
                 }

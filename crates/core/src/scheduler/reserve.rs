@@ -102,8 +102,13 @@ impl Scheduler {
     // ---- whom it concerns ----
 
     /// What a worker is kept for, if anything.
+    #[inline]
     pub(crate) fn kept(&self, at: u32) -> Option<Kept> {
-        let Reservation { task, from, made, .. } = self.workers[at].reservation()?;
+        self.workers[at].reservation().and_then(|reservation| self.kept_by(&reservation, at))
+    }
+
+    fn kept_by(&self, reservation: &Reservation, at: u32) -> Option<Kept> {
+        let &Reservation { task, from, made, .. } = reservation;
         let signature = self.tasks.at(self.tasks.find(task)?).signature;
         let mut in_use = InUse::default();
         for (_, signature, devices) in self.occupants(at, made).filter(|occupant| occupant.0 > from) {
@@ -207,8 +212,12 @@ impl Scheduler {
     }
 
     /// The task a worker is kept free for, if that still holds.
+    #[inline]
     pub(crate) fn reserved_for(&self, worker: u32) -> Option<u32> {
-        let reservation = self.workers[worker].reservation()?;
+        self.workers[worker].reservation().and_then(|reservation| self.still_reserved(&reservation, worker))
+    }
+
+    fn still_reserved(&self, reservation: &Reservation, worker: u32) -> Option<u32> {
         let slot = self.tasks.find(reservation.task)?;
         let task = self.tasks.at(slot);
         let waits = matches!(task.state, State::Central | State::AtWorker);

@@ -4,10 +4,10 @@ use std::hint::black_box;
 
 use super::state::Ghost;
 use super::tasks::Task;
-use super::{COMMON_JOB, Flags, Scheduler, State, Timer, queue_key, wanted_devices};
+use super::{COMMON_JOB, Flags, Scheduler, State, Timer, planned_on, queue_key, wanted_devices};
 use crate::action::{Action, Record, Refusal};
 use crate::config::Retry;
-use crate::ids::{NONE, ResourceId, TaskId};
+use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
 use crate::steal;
 use crate::task::{Cause, RetryTerms, Status};
@@ -30,9 +30,11 @@ impl Scheduler {
         if self.remote {
             self.set_hop(slot, 0);
         }
-        let &Task { attempt, payload, index, flags, worker, .. } = self.tasks.at(slot);
-        let (task, worker) = (self.tasks.id(slot), self.worker_id(worker));
-        self.workers[at].credit = self.workers[at].credit.saturating_sub(1);
+        let &Task { attempt, payload, index, flags, generation, .. } = self.tasks.at(slot);
+        let holder = &mut self.workers[at];
+        holder.credit = holder.credit.saturating_sub(1);
+        let worker = WorkerId { slot: at, generation: holder.generation };
+        let task = TaskId { slot, generation };
         actions.push(Action::Assign { worker, task, attempt, payload, index });
         actions.push(Action::Notify { task, status: Status::Assigned, worker: Some(worker), cause: Cause::None });
         self.persist(Record::Assigned { task, attempt, worker, at: now }, actions);
@@ -53,15 +55,17 @@ impl Scheduler {
     #[inline]
     pub(super) fn occupy(&mut self, slot: u32, at: u32) {
         let now = self.now;
-        let planned = self.planned_for(slot, self.workers[at].class);
         let task = self.tasks.at(slot);
         let (signature, job, key) = (task.signature, task.job, task.key);
+        let (kind, declared) = (task.kind, task.declared());
         let waited = now.since(task.ready_at);
         if key != NONE {
             let place = queue_key(task.level, task.order(), slot);
             self.keys.take(key, place);
         }
+        let anywhere = self.estimator.anywhere(kind, declared);
         let worker = &mut self.workers[at];
+        let planned = planned_on(&self.classes[worker.class], anywhere);
         debug_assert!(self.remote || worker.has_free_slot(), "only free slots get tasks");
         let place = worker.running.len() as u32;
         let (used, slots) = (worker.used_slots(), worker.slots);
@@ -124,48 +128,52 @@ impl Scheduler {
         }
     }
 
-    /// The slot of a task held under that attempt. A report of an attempt that no longer counts frees what it still
+    /// The slot of a task held under that attempt, and who holds it. A report of an attempt that no longer counts frees what it still
     /// occupied.
-    fn held(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<u32, Refusal> {
-        if let Some(slot) = self.tasks.find(task) {
-            let found = self.tasks.at(slot);
-            if found.state.is_held() && (found.attempt == attempt || makes(Mistake::SkipAttemptFence)) {
-                return Ok(slot);
-            }
+    #[inline]
+    fn held(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(u32, u32), Refusal> {
+        if let Some(found) = self.tasks.record(task)
+            && found.state.is_held()
+            && (found.attempt == attempt || makes(Mistake::SkipAttemptFence))
+        {
+            return Ok((task.slot, found.worker));
         }
+        Err(self.not_held(task, attempt, actions))
+    }
+
+    #[cold]
+    fn not_held(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Refusal {
         self.bury(task, attempt, actions);
         let known = self.tasks.find(task).is_some() || self.tasks.outcome(task).is_some();
-        Err(if known { Refusal::StaleAttempt(task, attempt) } else { Refusal::UnknownTask(task) })
+        if known { Refusal::StaleAttempt(task, attempt) } else { Refusal::UnknownTask(task) }
     }
 
     pub(super) fn start(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
-        let slot = match self.tasks.find(task) {
-            Some(slot) if self.tasks.at(slot).state.is_held() && self.tasks.at(slot).attempt == attempt => slot,
+        let slot = match self.tasks.record(task) {
+            Some(record) if record.state.is_held() && record.attempt == attempt => task.slot,
             Some(_) => return Err(Refusal::StaleAttempt(task, attempt)),
             None if self.tasks.outcome(task).is_some() => return Err(Refusal::StaleAttempt(task, attempt)),
             None => return Err(Refusal::UnknownTask(task)),
         };
-        if self.tasks.at(slot).state == State::Running {
-            return Ok(());
-        }
-        let timed = self.tasks.at(slot).flags.has(Flags::EXTRA);
-        if timed {
-            self.clear_timeout(slot);
-        }
         let now = self.now;
         let record = self.tasks.at_mut(slot);
-        record.state = State::Running;
-        record.since = now;
-        if timed {
-            self.set_timeout(slot);
+        if record.state == State::Running {
+            return Ok(());
         }
-        self.notify(slot, Status::Running, Cause::None, actions);
+        record.state = State::Running;
+        let at = record.worker;
+        if record.flags.has(Flags::EXTRA) {
+            self.set_since(slot, now);
+        } else {
+            record.since = now;
+        }
+        let worker = Some(self.worker_id(at));
+        actions.push(Action::Notify { task, status: Status::Running, worker, cause: Cause::None });
         Ok(())
     }
 
     pub(super) fn finish(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
-        let slot = self.held(task, attempt, actions)?;
-        let at = self.tasks.at(slot).worker;
+        let (slot, at) = self.held(task, attempt, actions)?;
         self.load_ahead(slot);
         self.learn(slot, true);
         self.counters.drained(self.now);
@@ -184,8 +192,7 @@ impl Scheduler {
         retry: bool,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
-        let slot = self.held(task, attempt, actions)?;
-        let at = self.tasks.at(slot).worker;
+        let (slot, at) = self.held(task, attempt, actions)?;
         self.learn(slot, false);
         self.aside = at;
         self.end_attempt(slot, actions);
@@ -197,8 +204,7 @@ impl Scheduler {
     }
 
     pub(super) fn give_back(&mut self, task: TaskId, attempt: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
-        let slot = self.held(task, attempt, actions)?;
-        let at = self.tasks.at(slot).worker;
+        let (slot, at) = self.held(task, attempt, actions)?;
         self.aside = at;
         self.end_attempt(slot, actions);
         self.requeue_given_back(slot, actions);
@@ -285,15 +291,17 @@ impl Scheduler {
 
     /// Takes a held task out of its slot and releases everything; it is nowhere then.
     pub(super) fn end_attempt(&mut self, slot: u32, actions: &mut Vec<Action>) {
-        if self.tasks.at(slot).flags.has(Flags::EXTRA) {
+        let task = self.tasks.at_mut(slot);
+        let at = task.worker;
+        if task.flags.has(Flags::EXTRA) {
             self.clear_timeout(slot);
         }
         let ghost = self.vacate(slot);
-        let worker = &mut self.workers[self.tasks.at(slot).worker];
+        self.tasks.at_mut(slot).worker = NONE;
+        let worker = &mut self.workers[at];
         worker.release(&self.signatures[ghost.signature].demand, &ghost.devices);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
-        let at = std::mem::replace(&mut self.tasks.at_mut(slot).worker, NONE);
         if self.push_bound() {
             // Whatever is queued next because of this end must see the worker's load as it is.
             self.relist(at);
@@ -302,18 +310,18 @@ impl Scheduler {
     }
 
     /// Takes a held task out of the list of running ones; what it reserved stays reserved.
+    #[inline(always)]
     fn vacate(&mut self, slot: u32) -> Ghost {
         let now = self.now;
         if self.remote {
             self.set_hop(slot, NONE);
         }
-        let id = self.tasks.id(slot);
         let devices = self.tasks.extra(slot).map(|extra| extra.devices.clone()).unwrap_or_default();
         let task = self.tasks.at_mut(slot);
         let (at, guess) = (task.worker, task.place as usize);
         let key = if task.flags.has(Flags::TOKEN) { task.key } else { NONE };
         let ghost = Ghost {
-            task: id,
+            task: task.id(slot),
             attempt: task.attempt,
             signature: task.signature,
             key,

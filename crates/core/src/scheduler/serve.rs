@@ -4,7 +4,6 @@ use super::ready::{Found, Head, Search};
 use super::reserve::Kept;
 use super::{Array, ArrayPlace, Flags, OrderKey, QueueKey, Scheduler, Shortage, State, Timer};
 use crate::action::{Action, Record, Refusal};
-use crate::explain::Decision;
 use crate::ids::WorkerId;
 use crate::steal::QUEUE_LOOKS;
 use crate::time::{Span, Time};
@@ -48,8 +47,9 @@ impl Next {
 impl Scheduler {
     pub(super) fn pull(&mut self, worker: WorkerId, wait: bool, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let slot = self.worker_slot(worker)?;
-        let before = self.workers[slot].credit;
-        self.workers[slot].credit = before.saturating_add(1);
+        let asker = &mut self.workers[slot];
+        let before = asker.credit;
+        asker.credit = before.saturating_add(1);
         self.hand_out(slot, actions);
         let worker = &mut self.workers[slot];
         if !wait && worker.credit > before {
@@ -94,6 +94,7 @@ impl Scheduler {
     }
 
     /// The task that a worker with a free slot gets next, taken out of its queue.
+    #[inline]
     fn choose_for(&mut self, worker: u32, actions: &mut Vec<Action>) -> Option<u32> {
         if let Some(slot) = self.reserved_for(worker)
             && self.fits_now(slot, worker).is_ok()
@@ -112,35 +113,39 @@ impl Scheduler {
             Next::Own(own) => self.take_own(own.2),
             Next::Central(found) => self.take_found(&found, actions)?,
         };
-        if self.config.limits.decisions_kept > 0 {
-            let decision = Decision::asked(self.tasks.id(slot), self.worker_id(worker), self.now);
-            self.remember(decision);
-        }
+        self.remember_asked(slot, worker);
         Some(slot)
     }
 
     /// What comes next for a worker. A wide task that would come before it gets a reservation in time, and then only what
     /// keeps out of its way is left.
+    #[inline(always)]
     fn next_for(&mut self, worker: u32, actions: &mut Vec<Action>) -> Option<Next> {
         let (next, wide) = self.look(worker);
         match wide {
-            Some(wide) if self.reserve(&wide, worker, actions) => self.look(worker).0,
+            Some(wide) if self.reserve(&wide, worker, actions) => self.look_again(worker),
             _ => next,
         }
     }
 
+    /// What is left for a worker that is kept for a wide task. Seldom needed, so it keeps out of the way of `next_for`.
+    #[cold]
+    fn look_again(&mut self, worker: u32) -> Option<Next> {
+        self.look(worker).0
+    }
+
     /// The first that a worker could run and that fits now, and, unless it is kept for a task already, the first before
     /// that which it has no room for. In its own queue only the very first of all may be that one.
+    #[inline(always)]
     fn look(&mut self, worker: u32) -> (Option<Next>, Option<Next>) {
         let first = self.workers[worker].queue.first();
+        let own = if first.is_none() { None } else { self.first_own(worker) };
+        let floor = own.map_or(1, |key| u8::MAX - key.0);
+        let (central, wide) = self.first_central(worker, floor);
         if first.is_none() {
-            let (central, wide) = self.first_central(worker, 1);
             let wide = wide.filter(|_| self.workers[worker].reservation().is_none());
             return (central.map(Next::Central), wide.map(Next::Central));
         }
-        let own = self.first_own(worker);
-        let floor = own.map_or(1, |key| u8::MAX - key.0);
-        let (central, wide) = self.first_central(worker, floor);
         let (own, central) = (own.map(Next::Own), central.map(Next::Central));
         if self.workers[worker].reservation().is_some() {
             return (Next::earlier(own, central), None);
@@ -166,15 +171,20 @@ impl Scheduler {
 
     /// What of the central queue, not below a level, fits the worker now, and the first that would have come before it if
     /// there were room.
+    #[inline(always)]
     pub(super) fn first_central(&mut self, at: u32, floor: u8) -> (Option<Found>, Option<Found>) {
         let (search, wide) = self.search(at, floor);
-        self.workers[at].resume = search.cut_off.map(Box::new);
+        // Both are nearly always nothing.
+        if search.cut_off.is_some() || self.workers[at].resume.is_some() {
+            self.workers[at].resume = search.cut_off.map(Box::new);
+        }
         if search.cut_off.is_some() {
             self.timers.set(self.now + LOOK_ON_AFTER, Timer::Look(self.worker_id(at)));
         }
         (search.found, wide)
     }
 
+    #[inline(always)]
     fn search(&self, at: u32, floor: u8) -> (Search, Option<Found>) {
         let worker = &self.workers[at];
         let class = &self.classes[worker.class];
@@ -229,6 +239,7 @@ impl Scheduler {
         self.ready.head(self.signatures.get(found.signature)?.waiting, &self.tasks, found)
     }
 
+    #[inline]
     pub(super) fn take_found(&mut self, found: &Found, actions: &mut Vec<Action>) -> Option<u32> {
         match self.head(found)? {
             Head::Task(first) => {
@@ -245,6 +256,7 @@ impl Scheduler {
         }
     }
 
+    #[inline]
     pub(super) fn take_from_lane(&mut self, slot: u32) {
         self.leave_lane(slot);
         self.age_leave(slot);

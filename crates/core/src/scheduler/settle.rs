@@ -65,13 +65,15 @@ impl Scheduler {
     }
 
     fn settle_one(&mut self, slot: u32, at: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
-        let id = self.tasks.id(slot);
-        self.element_left(slot);
         let task = self.tasks.at_mut(slot);
         debug_assert_eq!(task.state, State::Blocked, "only tasks that are nowhere are settled");
+        let (id, loose) = (task.id(slot), task.flags.has(Flags::LOOSE));
         let (job, signature, attempt, deadline) = (task.job, task.signature, task.attempt, task.deadline);
         let member = task.member;
         task.worker = NONE;
+        if loose {
+            self.element_left(slot);
+        }
         if deadline != crate::time::Time::NEVER {
             self.timers.cancel(deadline, Timer::Deadline(id));
         }
@@ -81,9 +83,10 @@ impl Scheduler {
         self.counters.settled(status, 1);
         self.tasks.release(slot, status, cause);
         self.release_signature(signature);
-        self.jobs[job].open -= 1;
+        let owner = &mut self.jobs[job];
+        owner.open -= 1;
         if job != COMMON_JOB {
-            self.jobs[job].members.remove(member);
+            owner.members.remove(member);
             self.job_may_be_done(job, actions);
         }
     }

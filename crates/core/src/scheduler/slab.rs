@@ -10,7 +10,7 @@ const CHUNK: usize = 64;
 /// moves nothing.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    chunks: Vec<Box<[Entry<T>]>>,
+    chunks: Vec<Box<[Entry<T>; CHUNK]>>,
     /// The slot freed last, where the list of free ones begins.
     free: u32,
     /// Slots ever used.
@@ -36,7 +36,7 @@ impl<T> Slab<T> {
         let slot = self.next_slot();
         if slot == self.used {
             if slot as usize == self.chunks.len() * CHUNK {
-                self.chunks.push((0..CHUNK).map(|_| Entry::Free(NONE)).collect());
+                self.add_chunk();
             }
             self.used += 1;
         }
@@ -57,7 +57,7 @@ impl<T> Slab<T> {
         // The slot to be filled comes last, so that it is the first free one.
         for free in self.used..=slot {
             if free as usize == self.chunks.len() * CHUNK {
-                self.chunks.push((0..CHUNK).map(|_| Entry::Free(NONE)).collect());
+                self.add_chunk();
             }
             self.chunks[free as usize / CHUNK][free as usize % CHUNK] = Entry::Free(self.free);
             self.free = free;
@@ -66,8 +66,14 @@ impl<T> Slab<T> {
         self.insert(value);
     }
 
+    /// Adds a chunk of free entries. Made as a list first: an array would be on the stack for a moment.
+    fn add_chunk(&mut self) {
+        let entries: Box<[Entry<T>]> = (0..CHUNK).map(|_| Entry::Free(NONE)).collect();
+        self.chunks.push(entries.try_into().unwrap_or_else(|_| unreachable!("it is as long as a chunk")));
+    }
+
     pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
-        let entry = self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)?;
+        let entry = &mut self.chunks.get_mut(slot as usize / CHUNK)?[slot as usize % CHUNK];
         if matches!(entry, Entry::Free(_)) {
             return None;
         }
@@ -82,7 +88,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
-        match self.chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)? {
+        match &self.chunks.get(slot as usize / CHUNK)?[slot as usize % CHUNK] {
             Entry::Used(value) => Some(value),
             Entry::Free(_) => None,
         }
@@ -90,7 +96,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        match self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)? {
+        match &mut self.chunks.get_mut(slot as usize / CHUNK)?[slot as usize % CHUNK] {
             Entry::Used(value) => Some(value),
             Entry::Free(_) => None,
         }
@@ -115,7 +121,7 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.chunks.iter().flatten().zip(0u32..).filter_map(|(entry, slot)| match entry {
+        self.chunks.iter().flat_map(|chunk| chunk.iter()).zip(0u32..).filter_map(|(entry, slot)| match entry {
             Entry::Used(value) => Some((slot, value)),
             Entry::Free(_) => None,
         })

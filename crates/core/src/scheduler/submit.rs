@@ -29,6 +29,7 @@ fn rank_key(seconds: f64) -> u32 {
 pub(super) const NO_RANK: u32 = u32::MAX;
 
 /// Whom a new task waits for, and those that have already ended badly.
+#[derive(Default)]
 struct Parents {
     waits_for: SmallVec<[u32; 2]>,
     failed: SmallVec<[TaskId; 2]>,
@@ -38,7 +39,7 @@ impl Scheduler {
     pub(super) fn submit(&mut self, spec: &TaskSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         self.check_room(1)?;
         self.check_spec(spec, 0)?;
-        let parents = self.check_parents(spec, 0)?;
+        let parents = if spec.after.is_empty() { Parents::default() } else { self.check_parents(spec, 0)? };
         let hopeless = self.check_deadline(spec, 0, Span::ZERO)?;
         let job = match spec.job {
             Some(id) => {
@@ -289,7 +290,7 @@ impl Scheduler {
     }
 
     fn check_parents(&self, spec: &TaskSpec, index: u32) -> Result<Parents, Refusal> {
-        let mut parents = Parents { waits_for: SmallVec::new(), failed: SmallVec::new() };
+        let mut parents = Parents::default();
         for &id in &spec.after {
             if let Some(slot) = self.tasks.find(id) {
                 parents.waits_for.push(slot);
@@ -305,6 +306,7 @@ impl Scheduler {
     }
 
     /// Whether the deadline is hopeless even if the task starts as soon as what it waits for could have ended.
+    #[inline]
     fn check_deadline(&self, spec: &TaskSpec, index: u32, after: Span) -> Result<bool, Refusal> {
         let Some(deadline) = spec.deadline else { return Ok(false) };
         let earliest = self.now + after + self.expected(spec);
@@ -471,6 +473,7 @@ impl Scheduler {
     }
 
     /// Enters a task with those it waits for.
+    #[inline]
     pub(super) fn link(&mut self, slot: u32, parents: &[u32]) {
         if parents.is_empty() {
             return;
@@ -484,15 +487,20 @@ impl Scheduler {
     }
 
     /// Lets a new task in: queued if it waits for nobody, settled if one it depends on has ended badly.
+    #[inline]
     pub(super) fn admit(&mut self, slot: u32, failed: &[TaskId], hopeless: bool, actions: &mut Vec<Action>) {
         self.counters.hopeless += u64::from(hopeless);
         let cause = if hopeless { Cause::Hopeless } else { Cause::None };
-        let choice = self.tasks.extra(slot).map_or(ParentFailure::Fail, |extra| extra.on_parent_failure);
-        if !failed.is_empty() && choice != ParentFailure::Run {
-            self.tasks.extra_mut(slot).parents.extend_from_slice(failed);
-            let status = if choice == ParentFailure::Skip { Status::Skipped } else { Status::Failed };
-            self.settle(slot, status, Cause::ParentFailed, actions);
-        } else if self.tasks.at(slot).blockers == 0 {
+        if !failed.is_empty() {
+            let choice = self.tasks.extra(slot).map_or(ParentFailure::Fail, |extra| extra.on_parent_failure);
+            if choice != ParentFailure::Run {
+                self.tasks.extra_mut(slot).parents.extend_from_slice(failed);
+                let status = if choice == ParentFailure::Skip { Status::Skipped } else { Status::Failed };
+                self.settle(slot, status, Cause::ParentFailed, actions);
+                return;
+            }
+        }
+        if self.tasks.at(slot).blockers == 0 {
             self.enqueue(slot, cause, actions);
         } else {
             self.notify(slot, Status::Blocked, cause, actions);

@@ -196,6 +196,13 @@ impl Task {
         }
     }
 
+    /// Its id, given its slot.
+    #[inline]
+    pub(crate) fn id(&self, slot: u32) -> TaskId {
+        TaskId { slot, generation: self.generation }
+    }
+
+    #[inline]
     pub(crate) fn order(&self) -> OrderKey {
         OrderKey { deadline: self.deadline, rank: self.rank, sequence: self.sequence }
     }
@@ -249,11 +256,12 @@ const CHUNK: usize = 1024;
 /// Chunks beyond what is needed that are kept for the next burst.
 const SPARE_CHUNKS: usize = 64;
 
-/// Tasks in neighbouring slots.
+/// Tasks in neighbouring slots; nothing if the chunk was given up. Of fixed length, so that a slot needs no second check.
+type Records = Option<Box<[Task; CHUNK]>>;
+
+/// What is known of tasks in neighbouring slots as a whole.
 #[derive(Debug)]
 struct Chunk {
-    /// None at all if the chunk was given up.
-    tasks: Box<[Task]>,
     /// Tasks in it that are not settled.
     live: u32,
     /// How many tasks had been settled when the last of its own was.
@@ -264,17 +272,16 @@ struct Chunk {
     retiring: bool,
 }
 
-impl Chunk {
-    fn fill(&mut self) {
-        let blank = Task { generation: self.generation, ..Task::vacant() };
-        self.tasks = vec![blank; CHUNK].into_boxed_slice();
-        self.retiring = false;
-    }
+/// Blank records for a chunk whose slots begin with that generation.
+fn blank_records(generation: u32) -> Records {
+    vec![Task { generation, ..Task::vacant() }; CHUNK].into_boxed_slice().try_into().ok()
 }
 
 /// All tasks, by slot.
 #[derive(Debug)]
 pub(crate) struct Tasks {
+    /// The records by chunk, apart from the rest: they are what every look at a task goes through.
+    records: Vec<Records>,
     chunks: Vec<Chunk>,
     /// Vacant slots, a list from the longest vacant to the latest.
     vacant_first: u32,
@@ -304,6 +311,7 @@ pub(crate) struct Tasks {
 impl Tasks {
     pub(crate) fn new(kept: usize) -> Tasks {
         Tasks {
+            records: Vec::new(),
             chunks: Vec::new(),
             vacant_first: NONE,
             vacant_last: NONE,
@@ -368,7 +376,9 @@ impl Tasks {
         if self.filling.is_none()
             && let Some(chunk) = self.absent.pop()
         {
-            self.chunks[chunk as usize].fill();
+            let known = &mut self.chunks[chunk as usize];
+            known.retiring = false;
+            self.records[chunk as usize] = blank_records(known.generation);
             self.filling = Some((chunk, 0));
         }
         if let Some((chunk, used)) = self.filling {
@@ -379,9 +389,8 @@ impl Tasks {
         self.used += 1;
         if slot as usize / CHUNK == self.chunks.len() {
             let generation = self.first_generation;
-            let mut chunk = Chunk { tasks: Box::default(), live: 0, settled_at: 0, generation, retiring: false };
-            chunk.fill();
-            self.chunks.push(chunk);
+            self.chunks.push(Chunk { live: 0, settled_at: 0, generation, retiring: false });
+            self.records.push(blank_records(generation));
         }
         slot
     }
@@ -468,8 +477,7 @@ impl Tasks {
     fn retire_one(&mut self) {
         let at = self.look_at;
         self.look_at = if at + 2 < self.chunks.len() { at + 1 } else { 0 };
-        let chunk = &self.chunks[at];
-        if !chunk.tasks.is_empty() && !chunk.retiring && !self.is_filling(at) {
+        if self.records[at].is_some() && !self.chunks[at].retiring && !self.is_filling(at) {
             self.retire(at);
         }
     }
@@ -479,6 +487,7 @@ impl Tasks {
         self.filling.is_some_and(|(filling, _)| filling as usize == at) || at + 1 == self.chunks.len()
     }
 
+    #[cold]
     fn retire(&mut self, at: usize) {
         self.chunks[at].retiring = true;
         self.retiring.push_back(at as u32);
@@ -498,8 +507,8 @@ impl Tasks {
             self.retiring.push_back(at);
             return;
         }
-        let newest = chunk.tasks.iter().map(|task| task.generation).max().unwrap_or(0);
-        let gone = std::mem::take(&mut chunk.tasks);
+        let Some(gone) = self.records[at as usize].take() else { return };
+        let newest = gone.iter().map(|task| task.generation).max().unwrap_or(0);
         if newest < self.last_generation {
             chunk.generation = (newest + 1).max(self.first_generation);
             self.absent.push(at);
@@ -513,17 +522,18 @@ impl Tasks {
 
     #[inline]
     fn get(&self, slot: u32) -> Option<&Task> {
-        self.chunks.get(slot as usize / CHUNK)?.tasks.get(slot as usize % CHUNK)
+        Some(&self.records.get(slot as usize / CHUNK)?.as_ref()?[slot as usize % CHUNK])
     }
 
     #[inline]
     pub(crate) fn at(&self, slot: u32) -> &Task {
-        &self.chunks[slot as usize / CHUNK].tasks[slot as usize % CHUNK]
+        self.get(slot).expect("the chunk is there")
     }
 
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: u32) -> &mut Task {
-        &mut self.chunks[slot as usize / CHUNK].tasks[slot as usize % CHUNK]
+        let records = self.records.get_mut(slot as usize / CHUNK).and_then(Option::as_mut);
+        &mut records.expect("the chunk is there")[slot as usize % CHUNK]
     }
 
     /// Lets the record of a task in a lane, which will be needed soon, come from memory. Writes into each of its lines
@@ -537,14 +547,19 @@ impl Tasks {
 
     #[inline]
     pub(crate) fn id(&self, slot: u32) -> TaskId {
-        TaskId { slot, generation: self.at(slot).generation }
+        self.at(slot).id(slot)
     }
 
     /// The slot of a task that is known and not settled.
     #[inline]
     pub(crate) fn find(&self, id: TaskId) -> Option<u32> {
-        let task = self.get(id.slot)?;
-        (task.generation == id.generation && task.state != State::Vacant).then_some(id.slot)
+        self.record(id).map(|_| id.slot)
+    }
+
+    /// The record of a task that is known and not settled.
+    #[inline]
+    pub(crate) fn record(&self, id: TaskId) -> Option<&Task> {
+        self.get(id.slot).filter(|task| task.generation == id.generation && task.state != State::Vacant)
     }
 
     /// How a settled task ended, while it is remembered.
@@ -562,11 +577,9 @@ impl Tasks {
         slot < self.used && !first_time
     }
 
+    #[inline]
     pub(crate) fn extra(&self, slot: u32) -> Option<&Extra> {
-        if !self.at(slot).flags.has(Flags::EXTRA) {
-            return None;
-        }
-        self.extras.get(&slot).map(Box::as_ref)
+        if self.at(slot).flags.has(Flags::EXTRA) { self.extras.get(&slot).map(Box::as_ref) } else { None }
     }
 
     /// The side record of a task, made if it has none.
@@ -645,7 +658,7 @@ mod tests {
             tasks.at_mut(slot).state = State::Blocked;
             tasks.id(slot)
         };
-        let filled = |tasks: &Tasks| tasks.chunks.iter().filter(|chunk| !chunk.tasks.is_empty()).count();
+        let filled = |tasks: &Tasks| tasks.records.iter().flatten().count();
         let mut seen = std::collections::BTreeSet::new();
         for round in 0..3 {
             let mut ids: Vec<TaskId> = (0..300_000).map(|_| enter(&mut tasks)).collect();
@@ -691,7 +704,7 @@ mod tests {
             tasks.release(slot, Status::Completed, Cause::None);
             assert_eq!(tasks.outcome(id), Some((Status::Completed, Cause::None)));
         }
-        let filled = tasks.chunks.iter().filter(|chunk| !chunk.tasks.is_empty()).count();
+        let filled = tasks.records.iter().flatten().count();
         assert!(filled <= 6, "{filled} chunks are left");
         // Four lives of each slot, and what is remembered at a time.
         assert!(tasks.span() <= 40_000 / 4 + 4 * CHUNK as u32, "{} slots were used", tasks.span());

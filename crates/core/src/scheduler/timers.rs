@@ -41,24 +41,38 @@ pub(crate) enum Timer {
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     due: Sorted<(Time, Timer)>,
+    /// When the first is due: every step asks twice, few change it.
+    next: Option<Time>,
 }
 
 impl Timers {
     pub(crate) fn set(&mut self, at: Time, timer: Timer) {
         self.due.insert((at, timer));
+        self.changed();
     }
 
     pub(crate) fn cancel(&mut self, at: Time, timer: Timer) {
         self.due.remove(&(at, timer));
+        self.changed();
     }
 
+    fn changed(&mut self) {
+        self.next = self.due.first().map(|entry| entry.0);
+    }
+
+    #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
-        self.due.first().map(|entry| entry.0)
+        self.next
     }
 
     /// The next timer that is due.
     pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, Timer)> {
-        if self.due.first()?.0 > now { None } else { self.due.pop_first() }
+        if self.next? > now {
+            return None;
+        }
+        let first = self.due.pop_first();
+        self.changed();
+        first
     }
 
     pub(crate) fn contains(&self, at: Time, timer: Timer) -> bool {
