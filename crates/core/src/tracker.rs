@@ -100,11 +100,19 @@ impl Cells {
     }
 
     fn add(&mut self, kind: u32, seconds: f64, success: bool) {
+        if let Cells::Few(list) = self
+            && let Some(entry) = list.iter_mut().find(|entry| entry.0 == kind)
+        {
+            entry.1.add(seconds, success);
+        } else {
+            self.add_elsewhere(kind, seconds, success);
+        }
+    }
+
+    /// The same for a kind that is not in the list.
+    #[inline(never)]
+    fn add_elsewhere(&mut self, kind: u32, seconds: f64, success: bool) {
         if let Cells::Few(list) = self {
-            if let Some(entry) = list.iter_mut().find(|entry| entry.0 == kind) {
-                entry.1.add(seconds, success);
-                return;
-            }
             if list.len() < Self::FEW {
                 let mut cell = Cell::default();
                 cell.add(seconds, success);
@@ -136,6 +144,12 @@ impl Tracker {
     #[must_use]
     pub fn new(default: Span) -> Tracker {
         Tracker { default, kinds: Vec::new(), workers: Vec::new() }
+    }
+
+    #[cold]
+    fn make_room(&mut self, kind: usize, worker: usize) {
+        self.kinds.resize(self.kinds.len().max(kind + 1), Cell::default());
+        self.workers.resize(self.workers.len().max(worker + 1), Cells::default());
     }
 
     fn kind(&self, kind: KindId) -> Option<&Cell> {
@@ -181,14 +195,11 @@ impl Estimator for Tracker {
 
     fn record(&mut self, kind: KindId, worker: usize, duration: Span, success: bool) {
         let at = kind.0 as usize;
-        if at >= self.kinds.len() {
-            self.kinds.resize(at + 1, Cell::default());
+        if at >= self.kinds.len() || worker >= self.workers.len() {
+            self.make_room(at, worker);
         }
         let seconds = duration.as_secs_f64();
         self.kinds[at].add(seconds, success);
-        if worker >= self.workers.len() {
-            self.workers.resize(worker + 1, Cells::default());
-        }
         self.workers[worker].add(kind.0, seconds, success);
     }
 

@@ -78,12 +78,17 @@ impl Line {
             self.first = entry;
             return;
         }
-        let rest = self.rest.get_or_insert_default();
         if entry < self.first {
-            rest.early.insert(std::mem::replace(&mut self.first, entry));
+            self.insert_first(entry);
         } else {
-            rest.insert(entry);
+            self.rest.get_or_insert_default().insert(entry);
         }
+    }
+
+    #[inline(never)]
+    fn insert_first(&mut self, entry: Entry) {
+        let second = std::mem::replace(&mut self.first, entry);
+        self.rest.get_or_insert_default().early.insert(second);
     }
 
     /// Takes an entry out. Whether it was there.
@@ -116,33 +121,43 @@ impl Line {
 impl Rest {
     #[inline]
     fn insert(&mut self, entry: Entry) {
-        let Some(block) = self.blocks.back_mut() else {
-            self.blocks.push_back(Block { entries: vec![entry], from: 0, live: 1 });
-            self.live += 1;
-            return;
-        };
-        // A place that was left still keeps its order.
-        if block.entries.last().is_some_and(|last| last.0 >= entry.0) {
-            self.early.insert(entry);
-            return;
+        match self.blocks.back_mut() {
+            // A place that was left still keeps its order.
+            Some(block) if block.entries.last().is_some_and(|last| last.0 >= entry.0) => self.insert_early(entry),
+            Some(block) if block.entries.len() < BLOCK => {
+                block.live += 1;
+                block.entries.push(entry);
+                self.live += 1;
+            }
+            Some(_) => self.begin_block(Vec::with_capacity(BLOCK), entry),
+            None => self.begin_block(Vec::with_capacity(1), entry),
         }
+    }
+
+    // What few insertions need stands apart, so that the others stay small.
+    #[inline(never)]
+    fn insert_early(&mut self, entry: Entry) {
+        self.early.insert(entry);
+    }
+
+    #[inline(never)]
+    fn begin_block(&mut self, mut entries: Vec<Entry>, entry: Entry) {
+        entries.push(entry);
+        self.blocks.push_back(Block { entries, from: 0, live: 1 });
         self.live += 1;
-        if block.entries.len() < BLOCK {
-            block.live += 1;
-            block.entries.push(entry);
-        } else {
-            let mut entries = Vec::with_capacity(BLOCK);
-            entries.push(entry);
-            self.blocks.push_back(Block { entries, from: 0, live: 1 });
-        }
+    }
+
+    #[inline(never)]
+    fn pop_early(&mut self) -> Option<Entry> {
+        self.early.pop_first()
     }
 
     #[inline]
     fn pop_first(&mut self) -> Option<Entry> {
-        let Some(block) = self.blocks.front_mut() else { return self.early.pop_first() };
+        let Some(block) = self.blocks.front_mut() else { return self.pop_early() };
         let first = block.entries[block.from];
-        if self.early.first().is_some_and(|early| *early < first) {
-            return self.early.pop_first();
+        if !self.early.is_empty() && self.early.first().is_some_and(|early| *early < first) {
+            return self.pop_early();
         }
         block.from += 1;
         block.live -= 1;
@@ -154,6 +169,7 @@ impl Rest {
         Some(first)
     }
 
+    #[inline(never)]
     fn remove(&mut self, entry: Entry) -> bool {
         if self.early.remove(&entry) {
             return true;

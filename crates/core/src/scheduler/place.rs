@@ -662,15 +662,19 @@ impl Scheduler {
     }
 
     /// Lists a worker in the directories as it is now, or takes it out if it should not be there.
+    #[inline]
     pub(super) fn relist(&mut self, slot: u32) {
         let worker = &self.workers[slot];
-        if !self.belongs_in_directories(worker) {
-            if worker.listed {
-                self.unlist(slot);
-            }
-            return;
+        if self.belongs_in_directories(worker) {
+            self.list(slot);
+        } else if worker.listed {
+            self.unlist(slot);
         }
-        let class = worker.class;
+    }
+
+    #[inline(never)]
+    fn list(&mut self, slot: u32) {
+        let class = self.workers[slot].class;
         for at in 0..self.orders.len() {
             if !self.directories[at].covers(slot) {
                 continue;
@@ -689,6 +693,7 @@ impl Scheduler {
         self.workers[slot].listed = true;
     }
 
+    #[inline(never)]
     pub(super) fn unlist(&mut self, slot: u32) {
         let worker = &mut self.workers[slot];
         if !worker.listed {

@@ -90,12 +90,23 @@ struct Jobs {
 impl Jobs {
     #[inline]
     fn get(&self, job: u32) -> Option<&JobLanes> {
-        if job == COMMON_JOB { self.common.as_ref() } else { self.others.get(&job) }
+        if job == COMMON_JOB { self.common.as_ref() } else { self.other(job) }
     }
 
     #[inline]
     fn get_mut(&mut self, job: u32) -> Option<&mut JobLanes> {
-        if job == COMMON_JOB { self.common.as_mut() } else { self.others.get_mut(&job) }
+        if job == COMMON_JOB { self.common.as_mut() } else { self.other_mut(job) }
+    }
+
+    // Apart, so that what asks for the common job stays small.
+    #[inline(never)]
+    fn other(&self, job: u32) -> Option<&JobLanes> {
+        self.others.get(&job)
+    }
+
+    #[inline(never)]
+    fn other_mut(&mut self, job: u32) -> Option<&mut JobLanes> {
+        self.others.get_mut(&job)
     }
 
     fn insert_new(&mut self, job: u32, lanes: JobLanes) {
@@ -212,10 +223,16 @@ impl Ready {
         if self.lanes.get(recent).is_some_and(|lane| lane.is(level, job, signature)) {
             return Some(recent);
         }
+        self.lane_by_place(level, job, signature)
+    }
+
+    #[inline(never)]
+    fn lane_by_place(&self, level: u8, job: u32, signature: u32) -> Option<u32> {
         let hash = short_hash(&(level, job, signature));
         self.by_place.find(hash, |at| self.lanes[at].is(level, job, signature))
     }
 
+    #[inline(never)]
     fn new_lane(&mut self, level: u8, job: u32, signature: u32) -> u32 {
         let at = self.lanes.insert(Lane { level, job, signature, tasks: Line::default(), array: None });
         self.by_place.insert(short_hash(&(level, job, signature)), at);
@@ -252,10 +269,15 @@ impl Ready {
             self.refile(level, job, signature, received, before, after);
         }
         if after.is_none() {
-            self.by_place.remove(short_hash(&(level, job, signature)), at);
-            self.lanes.remove(at);
+            self.drop_lane(level, job, signature, at);
         }
         first
+    }
+
+    #[inline(never)]
+    fn drop_lane(&mut self, level: u8, job: u32, signature: u32, at: u32) {
+        self.by_place.remove(short_hash(&(level, job, signature)), at);
+        self.lanes.remove(at);
     }
 
     /// Files a lane under its new head.
@@ -320,7 +342,9 @@ impl Ready {
             self.refile(level, job, signature, received, None, Some(order));
             return;
         }
-        self.use_lanes(waiting, tasks);
+        if *waiting != Waiting::LANES {
+            self.use_lanes(waiting, tasks);
+        }
         self.edit(level, job, signature, received, |lane| lane.tasks.insert((order, slot)));
     }
 

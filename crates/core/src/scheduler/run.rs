@@ -9,6 +9,7 @@ use crate::action::{Action, Record, Refusal};
 use crate::config::Retry;
 use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
+use crate::resources::Amount;
 use crate::steal;
 use crate::task::{Cause, RetryTerms, Status};
 use crate::time::{Span, Time};
@@ -20,6 +21,17 @@ const RETURNS_WITHOUT_PAUSE: u16 = 3;
 const SHORT_LIST: usize = 16;
 /// The last failed attempts of a task that are remembered.
 const FAILURES_KEPT: usize = 16;
+
+/// An attempt that has left the list of running ones; its devices are still with the task.
+struct Left {
+    task: TaskId,
+    attempt: u32,
+    signature: u32,
+    /// The key whose token it holds.
+    key: u32,
+    planned: Span,
+    since: Time,
+}
 
 impl Scheduler {
     /// Hands a task that is nowhere to a free slot of a worker and reserves what it asks for.
@@ -74,9 +86,9 @@ impl Scheduler {
         let demand = &self.signatures[signature].demand;
         worker.reserved.add(demand);
         if let Some(needs) = wanted_devices(demand) {
-            let capacity = self.classes[worker.class].capacity.get(ResourceId::GPUS);
-            self.tasks.extra_mut(slot).devices = worker.devices.take(capacity, needs);
+            self.take_devices(slot, at, needs);
         }
+        let worker = &mut self.workers[at];
         worker.running_work += planned;
         worker.assigned += 1;
         self.turn += 1;
@@ -99,6 +111,13 @@ impl Scheduler {
         let received = owner.received;
         self.ready.charge(job, received);
         self.counters.assigned(waited);
+    }
+
+    #[inline(never)]
+    fn take_devices(&mut self, slot: u32, at: u32, needs: Amount) {
+        let worker = &mut self.workers[at];
+        let capacity = self.classes[worker.class].capacity.get(ResourceId::GPUS);
+        self.tasks.extra_mut(slot).devices = worker.devices.take(capacity, needs);
     }
 
     /// (Re)sets the timer of an attempt that may not run for ever; it counts from the assignment, then from the start.
@@ -271,14 +290,13 @@ impl Scheduler {
         let task = self.tasks.at(slot);
         let (kind, at, duration) = (task.kind, task.worker, self.now.since(task.since));
         self.estimator.record(kind, at as usize, duration, success);
-        let worker = &mut self.workers[at];
-        if self.alphas.len() > 1 {
-            worker.more_averages.resize(self.alphas.len() - 1, worker.average);
-            for (average, &alpha) in worker.more_averages.iter_mut().zip(&self.alphas[1..]) {
-                average.update(alpha, duration.as_secs_f64(), success);
-            }
+        let (worker, seconds) = (&mut self.workers[at], duration.as_secs_f64());
+        if let [_, others @ ..] = &self.alphas[..]
+            && !others.is_empty()
+        {
+            worker.learn_more(others, seconds, success);
         }
-        worker.average.update(self.alphas[0], duration.as_secs_f64(), success);
+        worker.average.update(self.alphas[0], seconds, success);
         if success {
             worker.completed += 1;
             worker.failures_in_a_row = 0;
@@ -296,39 +314,33 @@ impl Scheduler {
         if task.flags.has(Flags::EXTRA) {
             self.clear_timeout(slot);
         }
-        let ghost = self.vacate(slot);
+        let left = self.vacate(slot);
         self.tasks.at_mut(slot).worker = NONE;
+        let devices = self.tasks.extra(slot).map_or(&[][..], |extra| &extra.devices);
         let worker = &mut self.workers[at];
-        worker.release(&self.signatures[ghost.signature].demand, &ghost.devices);
+        worker.release(&self.signatures[left.signature].demand, devices);
         let (used, slots) = (worker.used_slots(), worker.slots);
         self.counters.use_changed((used + 1, slots), (used, slots));
         if self.push_bound() {
             // Whatever is queued next because of this end must see the worker's load as it is.
             self.relist(at);
         }
-        self.return_token(ghost.key, actions);
+        self.return_token(left.key, actions);
     }
 
     /// Takes a held task out of the list of running ones; what it reserved stays reserved.
     #[inline(always)]
-    fn vacate(&mut self, slot: u32) -> Ghost {
+    fn vacate(&mut self, slot: u32) -> Left {
         let now = self.now;
         if self.remote {
             self.set_hop(slot, NONE);
         }
-        let devices = self.tasks.extra(slot).map(|extra| extra.devices.clone()).unwrap_or_default();
         let task = self.tasks.at_mut(slot);
         let (at, guess) = (task.worker, task.place as usize);
         let key = if task.flags.has(Flags::TOKEN) { task.key } else { NONE };
-        let ghost = Ghost {
-            task: task.id(slot),
-            attempt: task.attempt,
-            signature: task.signature,
-            key,
-            devices,
-            planned: task.planned,
-            since: task.since,
-        };
+        let (planned, since) = (task.planned, task.since);
+        let left =
+            Left { task: task.id(slot), attempt: task.attempt, signature: task.signature, key, planned, since };
         task.state = State::Blocked;
         task.place = NONE;
         task.flags.set(Flags::TOKEN, false);
@@ -340,16 +352,16 @@ impl Scheduler {
             worker.running.iter().position(|&running| running == slot).expect("who is held is in the list")
         };
         worker.running.swap_remove(place);
-        worker.running_work -= ghost.planned;
+        worker.running_work -= planned;
         self.counters.running -= 1;
-        worker.busy += now.since(ghost.since);
+        worker.busy += now.since(since);
         // Telling the one that moved costs a look at its record, looking through a short list less.
         if worker.running.len() > SHORT_LIST
             && let Some(&moved) = worker.running.get(place)
         {
             self.tasks.at_mut(moved).place = place as u32;
         }
-        ghost
+        left
     }
 
     /// The attempt no longer counts, but its worker may still be at it: what it occupies stays occupied until the
@@ -359,9 +371,10 @@ impl Scheduler {
             self.clear_timeout(slot);
         }
         let at = self.tasks.at(slot).worker;
-        let ghost = self.vacate(slot);
-        let (task, attempt) = (ghost.task, ghost.attempt);
-        self.signatures[ghost.signature].users += 1;
+        let Left { task, attempt, signature, key, planned, since } = self.vacate(slot);
+        let devices = self.tasks.extra(slot).map(|extra| extra.devices.clone()).unwrap_or_default();
+        let ghost = Ghost { task, attempt, signature, key, devices, planned, since };
+        self.signatures[signature].users += 1;
         self.workers[at].rare_mut().ghosts.push(ghost);
         self.tasks.at_mut(slot).worker = NONE;
         actions.push(Action::Revoke { worker: self.worker_id(at), task, attempt, cause });
@@ -392,6 +405,7 @@ impl Scheduler {
     }
 
     /// A token of a key comes back; the next task that waits for it may queue.
+    #[inline]
     pub(super) fn return_token(&mut self, key: u32, actions: &mut Vec<Action>) {
         if key != NONE
             && let Some(next) = self.keys.give_back(key)

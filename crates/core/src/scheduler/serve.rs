@@ -76,21 +76,28 @@ impl Scheduler {
         self.relist(slot);
     }
 
+    #[inline]
     fn hand_out(&mut self, slot: u32, actions: &mut Vec<Action>) {
-        loop {
-            let worker = &self.workers[slot];
-            if worker.credit == 0 || worker.state != WorkerState::Up || !(self.remote || worker.has_free_slot()) {
-                return;
-            }
-            if self.remote {
-                if !self.hand_next(slot, actions) {
-                    return;
-                }
-                continue;
-            }
-            let Some(task) = self.choose_for(slot, actions) else { return };
+        while self.takes_more(slot) && self.hand_one(slot, actions) {}
+    }
+
+    #[inline]
+    fn takes_more(&self, slot: u32) -> bool {
+        let worker = &self.workers[slot];
+        worker.credit > 0 && worker.state == WorkerState::Up && (self.remote || worker.has_free_slot())
+    }
+
+    /// Gives a worker that takes more one task. Whether there was one.
+    #[inline(never)]
+    fn hand_one(&mut self, slot: u32, actions: &mut Vec<Action>) -> bool {
+        if self.remote {
+            return self.hand_next(slot, actions);
+        }
+        let task = self.choose_for(slot, actions);
+        if let Some(task) = task {
             self.assign(task, slot, actions);
         }
+        task.is_some()
     }
 
     /// The task that a worker with a free slot gets next, taken out of its queue.
@@ -247,13 +254,16 @@ impl Scheduler {
                 self.take_from_lane(slot);
                 Some(slot)
             }
-            Head::Element => {
-                let slot = self.materialise(found.job, actions)?;
-                self.counters.queued -= 1;
-                self.notify(slot, crate::task::Status::Queued, crate::task::Cause::None, actions);
-                Some(slot)
-            }
+            Head::Element => self.take_element(found.job, actions),
         }
+    }
+
+    #[inline(never)]
+    fn take_element(&mut self, job: u32, actions: &mut Vec<Action>) -> Option<u32> {
+        let slot = self.materialise(job, actions)?;
+        self.counters.queued -= 1;
+        self.notify(slot, crate::task::Status::Queued, crate::task::Cause::None, actions);
+        Some(slot)
     }
 
     #[inline]

@@ -276,6 +276,7 @@ impl Worker {
     }
 
     /// Lets go of what an attempt had reserved.
+    #[inline]
     pub(crate) fn release(&mut self, demand: &Demand, devices: &[u16]) {
         self.reserved.remove(demand);
         if let Some(needs) = wanted(demand) {
@@ -287,6 +288,15 @@ impl Worker {
     #[inline]
     pub(crate) fn average(&self, at: usize) -> MovingAverage {
         if at == 0 { self.average } else { self.more_averages.get(at - 1).copied().unwrap_or(self.average) }
+    }
+
+    /// Adds an observation to its moving averages with other weights than the first.
+    #[inline(never)]
+    pub(crate) fn learn_more(&mut self, alphas: &[f64], seconds: f64, success: bool) {
+        self.more_averages.resize(alphas.len(), self.average);
+        for (average, &alpha) in self.more_averages.iter_mut().zip(alphas) {
+            average.update(alpha, seconds, success);
+        }
     }
 
     /// Work queued and running, per slot.

@@ -367,6 +367,7 @@ impl Scheduler {
         self.signature_table.find(hash, |at| self.signatures[at].asks_for(needs, demand))
     }
 
+    #[inline]
     pub(super) fn intern_signature(&mut self, spec: &TaskSpec) -> u32 {
         if let Some(last) = self.signatures.get_mut(self.last_signature)
             && last.needs.requires == spec.requires
@@ -378,6 +379,12 @@ impl Scheduler {
             last.users += 1;
             return self.last_signature;
         }
+        self.intern_another(spec)
+    }
+
+    /// The signature of a task that asks for something else than the one before it.
+    #[inline(never)]
+    fn intern_another(&mut self, spec: &TaskSpec) -> u32 {
         let (needs, demand) = (self.needs_of(spec), &spec.demand);
         let known = self.known_signature(&needs, demand);
         let at = known.unwrap_or_else(|| {
@@ -408,6 +415,7 @@ impl Scheduler {
         }
     }
 
+    #[inline(never)]
     fn forget_signature(&mut self, at: u32) {
         let Some(signature) = self.signatures.remove(at) else { return };
         self.signature_table.remove(signature_hash(&signature.needs, &signature.demand), at);
@@ -459,12 +467,15 @@ impl Scheduler {
         task.ready_at = now;
         task.deadline = spec.deadline.unwrap_or(Time::NEVER);
         task.estimate = spec.estimate.unwrap_or_default();
-        if let Some(extra) = extra_of(spec) {
+        if !is_plain(spec)
+            && let Some(extra) = extra_of(spec)
+        {
             *self.tasks.extra_mut(slot) = extra;
         }
-        self.jobs[job].open += 1;
+        let owner = &mut self.jobs[job];
+        owner.open += 1;
         if job != COMMON_JOB {
-            self.tasks.at_mut(slot).member = self.jobs[job].members.insert(slot);
+            self.tasks.at_mut(slot).member = owner.members.insert(slot);
         }
         self.counters.submitted += 1;
         if let Some(deadline) = spec.deadline {
@@ -475,9 +486,13 @@ impl Scheduler {
     /// Enters a task with those it waits for.
     #[inline]
     pub(super) fn link(&mut self, slot: u32, parents: &[u32]) {
-        if parents.is_empty() {
-            return;
+        if !parents.is_empty() {
+            self.link_to(slot, parents);
         }
+    }
+
+    #[inline(never)]
+    fn link_to(&mut self, slot: u32, parents: &[u32]) {
         let child = self.tasks.id(slot);
         let ids: SmallVec<[TaskId; 2]> = parents.iter().map(|&parent| self.tasks.id(parent)).collect();
         for &parent in parents {
@@ -512,17 +527,23 @@ fn signature_hash(needs: &Needs, demand: &Demand) -> u32 {
     short_hash(&(needs, demand))
 }
 
-/// What few tasks have, if this one has any of it.
-fn extra_of(spec: &TaskSpec) -> Option<Extra> {
-    let retry: Option<RetryTerms> = spec.retry;
-    let plain = spec.affinity.is_empty()
+/// Whether a task has nothing of what few tasks have.
+#[inline]
+fn is_plain(spec: &TaskSpec) -> bool {
+    spec.affinity.is_empty()
         && spec.pin.is_none()
         && spec.seeded.is_none()
         && spec.parent.is_none()
         && spec.timeout.is_none()
-        && retry.is_none()
-        && spec.on_parent_failure == ParentFailure::Fail;
-    (!plain).then(|| Extra {
+        && spec.retry.is_none()
+        && spec.on_parent_failure == ParentFailure::Fail
+}
+
+/// What few tasks have, if this one has any of it.
+#[inline(never)]
+fn extra_of(spec: &TaskSpec) -> Option<Extra> {
+    let retry: Option<RetryTerms> = spec.retry;
+    (!is_plain(spec)).then(|| Extra {
         affinity: spec.affinity.clone(),
         pin: spec.pin,
         seeded: spec.seeded,

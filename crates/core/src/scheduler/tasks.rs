@@ -356,10 +356,15 @@ impl Tasks {
     /// The slot that has been vacant longest.
     fn reuse(&mut self) -> u32 {
         let slot = self.vacant_first;
-        self.unlink(slot);
-        if self.vacant_first != NONE {
-            // Its other line was just written to.
-            self.at_mut(self.vacant_first).place = NONE;
+        let next = self.at(slot).newer;
+        self.vacant_first = next;
+        self.vacant -= 1;
+        if next == NONE {
+            self.vacant_last = NONE;
+        } else {
+            // Both of its lines are written to: by the time it is used they have come from memory.
+            let next = self.at_mut(next);
+            (next.older, next.place) = (NONE, NONE);
         }
         let first = self.first_generation;
         let task = self.at_mut(slot);
@@ -372,6 +377,7 @@ impl Tasks {
     }
 
     /// A slot that was never used, or not since its chunk was given up.
+    #[inline(never)]
     fn extend(&mut self) -> u32 {
         if self.filling.is_none()
             && let Some(chunk) = self.absent.pop()
@@ -474,6 +480,7 @@ impl Tasks {
     }
 
     /// There are more vacant slots than needed: the chunk whose turn it is gets no new tasks from now on.
+    #[cold]
     fn retire_one(&mut self) {
         let at = self.look_at;
         self.look_at = if at + 2 < self.chunks.len() { at + 1 } else { 0 };
@@ -499,6 +506,7 @@ impl Tasks {
     }
 
     /// Gives the memory of a retiring chunk back, if nothing in it runs or need be remembered.
+    #[cold]
     fn give_up_one(&mut self) {
         let Some(at) = self.retiring.pop_front() else { return };
         let filling = self.is_filling(at as usize);
@@ -579,7 +587,13 @@ impl Tasks {
 
     #[inline]
     pub(crate) fn extra(&self, slot: u32) -> Option<&Extra> {
-        if self.at(slot).flags.has(Flags::EXTRA) { self.extras.get(&slot).map(Box::as_ref) } else { None }
+        if self.at(slot).flags.has(Flags::EXTRA) { self.kept_extra(slot) } else { None }
+    }
+
+    // Apart, so that asking costs those that have none no more than a flag.
+    #[inline(never)]
+    fn kept_extra(&self, slot: u32) -> Option<&Extra> {
+        self.extras.get(&slot).map(Box::as_ref)
     }
 
     /// The side record of a task, made if it has none.
