@@ -42,6 +42,7 @@ impl OwnQueue {
         }
     }
 
+    #[inline]
     pub(crate) fn first(&self) -> Option<QueueKey> {
         match (self.movable.first(), self.staying.as_ref().and_then(|part| part.first())) {
             (Some(&movable), Some(&staying)) => Some(movable.min(staying)),

@@ -61,7 +61,7 @@ impl Scheduler {
     }
 
     /// The same for a task that has been ready for a while: its wait goes on.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enqueue_again(&mut self, slot: u32, cause: Cause, actions: &mut Vec<Action>) {
         let task = self.tasks.at(slot);
         debug_assert!(matches!(task.state, State::Blocked), "only tasks that are nowhere are queued");
@@ -290,6 +290,7 @@ impl Scheduler {
     }
 
     /// Puts a task into the central queue. If it waited elsewhere it goes on aging.
+    #[inline(always)]
     pub(super) fn put_in_lane(&mut self, slot: u32) {
         let task = self.tasks.at_mut(slot);
         let waited = std::mem::replace(&mut task.state, State::Central).is_queued();
@@ -303,7 +304,7 @@ impl Scheduler {
     }
 
     /// The key under which a job takes its turns in a level: what it has received, but not less than the others there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn join_level(&mut self, level: u8, job: u32) -> u64 {
         match self.ready.only_job(level) {
             Some(only) if only == job => return self.jobs[job].received,
@@ -319,7 +320,7 @@ impl Scheduler {
     }
 
     /// Takes a task out of its lane; it stays in its level's list by age.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leave_lane(&mut self, slot: u32) {
         let task = self.tasks.at(slot);
         let (signature, reserved) = (task.signature, task.flags.has(Flags::RESERVED));
@@ -562,7 +563,7 @@ impl Scheduler {
     }
 
     /// A worker asked, and the task was the first in order that it could run.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remember_asked(&mut self, slot: u32, worker: u32) {
         if self.config.limits.decisions_kept > 0 {
             let (task, worker, at) = (self.tasks.id(slot), self.worker_id(worker), self.now);
@@ -571,7 +572,7 @@ impl Scheduler {
     }
 
     /// Keeps a decision for explanations, and forgets the oldest beyond the limit.
-    #[inline]
+    #[inline(always)]
     fn remember(&mut self, decision: Remembered) {
         let kept = self.config.limits.decisions_kept as usize;
         while self.decisions.len() >= kept.max(1) {

@@ -4,12 +4,12 @@
 //! does. A task whose signature nobody else waits with is a lane by itself, of which nothing is kept but its place among
 //! the lanes: there may be one for every task. Never knows workers; whether a lane fits is the caller's answer.
 
+use super::COMMON_JOB;
 use super::line::Line;
 use super::slab::{Interner, Slab};
 use super::sorted::Sorted;
 use super::state::Signature;
 use super::tasks::{OrderKey, Tasks};
-use super::COMMON_JOB;
 use crate::ids::NONE;
 use crate::map::{Steady, short_hash};
 
@@ -457,7 +457,7 @@ impl Ready {
     }
 
     /// The first lane of all, not below a level.
-    #[inline]
+    #[inline(always)]
     fn first(&self, floor_level: u8) -> Option<Found> {
         let at = self.occupied.highest()?;
         let (queue, level) = (&self.levels[at], at as u8 + 1);
@@ -467,7 +467,7 @@ impl Ready {
     }
 
     /// What is first in the lane that was found, if it is still there. `waiting` is its signature's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn head(&self, waiting: Waiting, tasks: &Tasks, found: &Found) -> Option<Head> {
         let &Found { level, job, signature, .. } = found;
         match waiting.sole() {

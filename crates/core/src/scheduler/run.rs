@@ -339,8 +339,7 @@ impl Scheduler {
         let (at, guess) = (task.worker, task.place as usize);
         let key = if task.flags.has(Flags::TOKEN) { task.key } else { NONE };
         let (planned, since) = (task.planned, task.since);
-        let left =
-            Left { task: task.id(slot), attempt: task.attempt, signature: task.signature, key, planned, since };
+        let left = Left { task: task.id(slot), attempt: task.attempt, signature: task.signature, key, planned, since };
         task.state = State::Blocked;
         task.place = NONE;
         task.flags.set(Flags::TOKEN, false);
@@ -405,7 +404,7 @@ impl Scheduler {
     }
 
     /// A token of a key comes back; the next task that waits for it may queue.
-    #[inline]
+    #[inline(always)]
     pub(super) fn return_token(&mut self, key: u32, actions: &mut Vec<Action>) {
         if key != NONE
             && let Some(next) = self.keys.give_back(key)

@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     /// The task that a worker with a free slot gets next, taken out of its queue.
-    #[inline]
+    #[inline(always)]
     fn choose_for(&mut self, worker: u32, actions: &mut Vec<Action>) -> Option<u32> {
         if let Some(slot) = self.reserved_for(worker)
             && self.fits_now(slot, worker).is_ok()
@@ -241,12 +241,12 @@ impl Scheduler {
     }
 
     /// What is first in a lane that was found, if it is still there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn head(&self, found: &Found) -> Option<Head> {
         self.ready.head(self.signatures.get(found.signature)?.waiting, &self.tasks, found)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_found(&mut self, found: &Found, actions: &mut Vec<Action>) -> Option<u32> {
         match self.head(found)? {
             Head::Task(first) => {

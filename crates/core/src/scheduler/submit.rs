@@ -258,6 +258,7 @@ impl Scheduler {
         Err(Refusal::QueueFull { queued, limit, retry_after })
     }
 
+    #[inline(always)]
     fn check_spec(&self, spec: &TaskSpec, index: u32) -> Result<(), Refusal> {
         if let Some(worker) = spec.pin {
             let slot = self.worker_slot(worker)?;
@@ -367,7 +368,7 @@ impl Scheduler {
         self.signature_table.find(hash, |at| self.signatures[at].asks_for(needs, demand))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn intern_signature(&mut self, spec: &TaskSpec) -> u32 {
         if let Some(last) = self.signatures.get_mut(self.last_signature)
             && last.needs.requires == spec.requires
@@ -444,6 +445,7 @@ impl Scheduler {
     }
 
     /// Fills in what a submitted task is like; it is nowhere then.
+    #[inline]
     pub(super) fn describe(&mut self, slot: u32, spec: &TaskSpec, job: u32, index: u32, rank: u32, blockers: u32) {
         let signature = self.intern_signature(spec);
         let (sequence, now) = (self.next_sequence(), self.now);
@@ -502,7 +504,7 @@ impl Scheduler {
     }
 
     /// Lets a new task in: queued if it waits for nobody, settled if one it depends on has ended badly.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit(&mut self, slot: u32, failed: &[TaskId], hopeless: bool, actions: &mut Vec<Action>) {
         self.counters.hopeless += u64::from(hopeless);
         let cause = if hopeless { Cause::Hopeless } else { Cause::None };

@@ -198,6 +198,7 @@ impl Scheduler {
     }
 
     /// Enters a queued task at the young end of its level's list.
+    #[inline]
     pub(super) fn age_enter(&mut self, slot: u32) {
         let now = self.now;
         let task = self.tasks.at_mut(slot);
@@ -225,6 +226,7 @@ impl Scheduler {
     }
 
     /// Takes a task out of its level's list.
+    #[inline]
     pub(super) fn age_leave(&mut self, slot: u32) {
         let task = self.tasks.at_mut(slot);
         let level = task.level;
