@@ -2,7 +2,7 @@
 //!
 //! A worker that waits for a task nobody started yet runs it itself; if somebody did, it helps with that one's forks.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -76,6 +76,21 @@ struct Packet<R> {
 }
 
 impl<R> Packet<R> {
+    /// The outcome, once it is there.
+    fn take(&self) -> Outcome<R> {
+        std::mem::replace(&mut *lock(&self.outcome), Outcome::Taken)
+    }
+
+    /// Has the end wake this one, and no other; false if it was before. A waker is a user's code, also when it is dropped: the
+    /// lock is not held then.
+    fn wake_by(&self, waker: Waker) -> bool {
+        let before = match &mut *lock(&self.outcome) {
+            Outcome::Waiting(place) => Ok(place.replace(waker)),
+            Outcome::Ended(_) | Outcome::Cancelled | Outcome::Taken => Err(waker),
+        };
+        before.is_ok()
+    }
+
     fn settle(&self, outcome: Outcome<R>) {
         let before = {
             let mut place = lock(&self.outcome);
@@ -119,6 +134,8 @@ trait Joinable<R>: Send + Sync {
     fn started(&self) -> bool;
     /// The worker that runs it, and the first slot there that can hold a fork of it; a hint.
     fn runner(&self) -> Option<(u32, u32)>;
+    /// The task for one more queue: whoever comes first runs it, the others find it claimed.
+    fn queued_again(self: Arc<Self>) -> *mut Task;
 }
 
 impl<F, R> Joinable<R> for Handled<F, R>
@@ -136,7 +153,8 @@ where
         }
         if let Some(worker) = worker::current_of(registry) {
             let place = u64::from(worker.deque().index(worker.deque().tail())) << 32 | worker.index() as u64;
-            self.runner.store(place, Ordering::Relaxed);
+            // Release: as for `deque::Shared::set_runner`.
+            self.runner.store(place, Ordering::Release);
         }
         // SAFETY: the claim was won, once and for all.
         let body = unsafe { (*self.body.get()).take() };
@@ -163,8 +181,12 @@ where
     }
 
     fn runner(&self) -> Option<(u32, u32)> {
-        let place = self.runner.load(Ordering::Relaxed);
+        let place = self.runner.load(Ordering::Acquire);
         (place != NOBODY_YET).then_some((place as u32, (place >> 32) as u32))
+    }
+
+    fn queued_again(self: Arc<Self>) -> *mut Task {
+        Arc::into_raw(self).cast_mut().cast()
     }
 }
 
@@ -194,6 +216,8 @@ where
 pub struct JoinHandle<R> {
     shared: Arc<dyn Joinable<R>>,
     registry: Shared<Registry>,
+    /// Whether a worker of another pool has entered the task's pool with it.
+    entered: bool,
 }
 
 impl<R> fmt::Debug for JoinHandle<R> {
@@ -222,8 +246,8 @@ where
         token,
         packet,
     });
-    let task = Arc::into_raw(Arc::clone(&shared)).cast_mut().cast();
-    (task, JoinHandle { shared, registry: Shared::clone(registry) })
+    let task = Arc::clone(&shared).queued_again();
+    (task, JoinHandle { shared, registry: Shared::clone(registry), entered: false })
 }
 
 impl<R> JoinHandle<R> {
@@ -239,31 +263,39 @@ impl<R> JoinHandle<R> {
     ///
     /// # Panics
     /// Goes on with the task's panic.
-    pub fn join(self) -> Result<R, Cancelled> {
+    pub fn join(mut self) -> Result<R, Cancelled> {
         if !self.is_finished() {
             match worker::current() {
                 Some(worker) => self.wait_on(worker),
                 None => block(self.shared.packet()),
             }
         }
-        let outcome = std::mem::replace(&mut *lock(&self.shared.packet().outcome), Outcome::Taken);
-        finish(outcome)
+        finish(self.shared.packet().take())
     }
 
     /// Waits on a worker: of the same pool it runs the task if nobody does, else helps whoever runs it.
-    fn wait_on(&self, worker: &Worker) {
+    fn wait_on(&mut self, worker: &Worker) {
         if self.run_on(worker) {
             return;
         }
         // Others may take its forks meanwhile.
         worker.before_blocking();
-        worker.wait(&mut TaskOf { handle: self, inside: worker.is_of(&self.registry) });
+        worker.wait(&mut TaskOf { handle: self, inside: worker.is_of(&self.registry), announced: Cell::new(false) });
     }
 
     /// Runs the task on this worker if it is of the same pool and nobody began it; true if there is nothing left to wait for.
-    fn run_on(&self, worker: &Worker) -> bool {
-        let may_run = worker.is_of(&self.registry) && !self.shared.started();
-        if may_run && self.shared.claim_and_run(&self.registry, self.registry.fate()) {
+    ///
+    /// A worker of another pool enters that one with it: all workers there may be waiting for this very one, and then they
+    /// run only what workers of other pools enter with.
+    fn run_on(&mut self, worker: &Worker) -> bool {
+        if self.shared.started() {
+            return self.is_finished();
+        }
+        if !worker.is_of(&self.registry) {
+            if !std::mem::replace(&mut self.entered, true) {
+                self.registry.enter(Arc::clone(&self.shared).queued_again());
+            }
+        } else if self.shared.claim_and_run(&self.registry, self.registry.fate()) {
             worker.count_executed();
         }
         self.is_finished()
@@ -275,6 +307,8 @@ struct TaskOf<'a, R> {
     handle: &'a JoinHandle<R>,
     /// Whether the worker is of the same pool.
     inside: bool,
+    /// Whether it is the worker that will be woken. Before, that may be whoever polled the handle.
+    announced: Cell<bool>,
 }
 
 /// Wakes a worker that waits for a task.
@@ -292,13 +326,13 @@ impl<R> Awaited for TaskOf<'_, R> {
     }
 
     fn announce_sleep(&self) -> bool {
-        let Some(worker) = worker::current() else { return false };
-        let mut place = lock(&self.handle.shared.packet().outcome);
-        if let Outcome::Waiting(waker) = &mut *place {
-            let rouse = || Waker::from(Arc::new(Rouse(Shared::clone(worker.registry()), worker.index())));
-            waker.get_or_insert_with(rouse);
+        if self.announced.get() {
+            return !self.is_done();
         }
-        matches!(*place, Outcome::Waiting(_))
+        let Some(worker) = worker::current() else { return false };
+        self.announced.set(true);
+        let rouse = Waker::from(Arc::new(Rouse(Shared::clone(worker.registry()), worker.index())));
+        self.handle.shared.packet().wake_by(rouse)
     }
 
     fn help(&mut self, worker: &Worker) -> bool {
@@ -352,21 +386,16 @@ fn finish<R>(outcome: Outcome<R>) -> Result<R, Cancelled> {
 impl<R> Future for JoinHandle<R> {
     type Output = Result<R, Cancelled>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(worker) = worker::current()
             && !self.run_on(worker)
         {
             // Whoever polls will probably park the thread.
             worker.before_blocking();
         }
-        let outcome = {
-            let mut place = lock(&self.shared.packet().outcome);
-            if let Outcome::Waiting(waker) = &mut *place {
-                *waker = Some(context.waker().clone());
-                return Poll::Pending;
-            }
-            std::mem::replace(&mut *place, Outcome::Taken)
-        };
-        Poll::Ready(finish(outcome))
+        if !self.is_finished() && self.shared.packet().wake_by(context.waker().clone()) {
+            return Poll::Pending;
+        }
+        Poll::Ready(finish(self.shared.packet().take()))
     }
 }

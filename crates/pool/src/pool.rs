@@ -294,8 +294,8 @@ impl Pool {
 
     /// Blocks until every spawned task has ended, those spawned meanwhile included.
     ///
-    /// A worker of another pool may call it too, but not from within something that a task of this pool waits for: that one
-    /// would wait for itself.
+    /// A worker of another pool may call it too, but not from within something that a worker of this pool waits for: that one
+    /// could not run them, and what it does may be one of them.
     ///
     /// # Panics
     /// On a worker of this pool: the task that calls it could not end.

@@ -268,3 +268,57 @@ fn a_future_that_somebody_runs_is_waited_for_and_forks_are_not_held_back() {
         assert!(ran_on.0.is_some() && ran_on.1.is_some());
     });
 }
+
+/// Whoever looks at a handle as a future first and blocks on it later is woken, not whoever looked.
+#[test]
+fn a_worker_blocks_on_a_handle_that_was_polled_before() {
+    ends(|| {
+        let (waiting, other) = (pool(1), pool(1));
+        let (started, running) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let mut task = other.spawn(move || {
+            started.send(()).unwrap();
+            wait.recv().is_ok()
+        });
+        running.recv().unwrap();
+        let parks = || waiting.stats().parks;
+        std::thread::scope(|threads| {
+            let body = move || {
+                assert!(pin!(&mut task).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                task.join()
+            };
+            let result = threads.spawn(|| waiting.install(body));
+            // The worker naps once, and then sleeps until it is told.
+            let (mut seen, mut since) = (parks(), Instant::now());
+            until(|| {
+                if parks() != seen {
+                    (seen, since) = (parks(), Instant::now());
+                }
+                since.elapsed() > Duration::from_millis(20)
+            });
+            go.send(()).unwrap();
+            assert_eq!(result.join().unwrap(), Ok(true));
+        });
+    });
+}
+
+/// Nobody but the pool's only worker could run the task, and that one waits for whoever waits for the task.
+#[test]
+fn a_task_spawned_back_into_a_pool_that_waits_is_run() {
+    for (a, b) in sizes() {
+        ends(move || {
+            let (a, b) = (pool(a), pool(b));
+            assert_eq!(a.install(|| b.install(|| a.spawn(|| 7).join())), Ok(7));
+            let back = Arc::clone(&a);
+            let chain = move || back.spawn(|| 8).join();
+            assert_eq!(a.install(|| b.spawn(chain).join()), Ok(Ok(8)));
+            let back = Arc::clone(&a);
+            assert_eq!(a.install(|| b.install(|| block_on(back.spawn(|| 9)))), Ok(9), "as a future, too");
+            let all = |task: usize| a.install(|| b.install(|| a.task().on(task).spawn(move || task).join()));
+            assert!((0..4).all(|task| all(task) == Ok(task)));
+            a.wait_idle();
+            let stats = a.stats();
+            assert_eq!((stats.spawned, stats.executed), (7, 7), "each once");
+        });
+    }
+}
