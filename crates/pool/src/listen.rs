@@ -70,6 +70,11 @@ impl Listeners {
         listened
     }
 
+    /// Whether nobody woke the worker since it started to listen. Only that one asks.
+    pub(crate) fn is_listening(&self, index: usize) -> bool {
+        self.wants[index].load(Ordering::Relaxed) != AWAKE
+    }
+
     /// Something was made visible that only this worker can do; true if it has to be woken.
     pub(crate) fn tell(&self, index: usize) -> bool {
         fence(Ordering::SeqCst);

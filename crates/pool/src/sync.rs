@@ -30,7 +30,7 @@ pub(crate) use shuttle::thread_local;
 pub(crate) use std::thread_local;
 
 #[cfg(not(loom))]
-pub(crate) use std::time::Duration;
+pub(crate) use std::time::{Duration, Instant};
 
 /// Parks for at most `limit`. A model checker has no clock: there it is a yield, which is a wait that ran out at once.
 #[cfg(not(loom))]
@@ -42,6 +42,18 @@ pub(crate) fn park_timeout(limit: Duration) {
     {
         let _ = limit;
         yield_now();
+    }
+}
+
+/// Sleeps for all of the time, as long as it is wanted: a token that somebody left does not cut it short. Under a model checker as
+/// `park_timeout`.
+#[cfg(not(loom))]
+pub(crate) fn nap(time: Duration, is_wanted: impl Fn() -> bool) {
+    let began = Instant::now();
+    let mut left = time;
+    while is_wanted() && !left.is_zero() {
+        park_timeout(left);
+        left = if cfg!(shuttle) { Duration::ZERO } else { time.saturating_sub(began.elapsed()) };
     }
 }
 

@@ -9,11 +9,12 @@ use crate::deque::{Header, NOBODY, Slot, Steal};
 use crate::latch::Latch;
 use crate::listen::News;
 use crate::scope::Core;
-use crate::sync::{Duration, Ordering, fence, park, park_timeout, spin, yield_now};
+use crate::sync::{Duration, Ordering, fence, nap, park, park_timeout, spin, yield_now};
 use crate::task::{Lane, Task};
 use crate::worker::{SEARCH_ROUNDS, Work, Worker, steal_one};
 
-/// The first sleep of a wait: whoever spawns does so without a fence and may not have seen this worker fall asleep.
+/// How long a worker listens before it looks for the last time: whoever spawns does so without a fence, and may not have seen
+/// that it listens; but what that one did is visible after this.
 const FIRST_NAP: Duration = Duration::from_micros(50);
 
 /// How often a worker looks whether there is something for it if nobody can tell it.
@@ -220,18 +221,18 @@ impl Worker {
     pub(crate) fn look_across(&self, is_done: impl Fn() -> bool) {
         const LONGEST: Duration = Duration::from_millis(2);
         self.before_blocking();
-        let mut nap = FIRST_NAP;
+        let mut pause = FIRST_NAP;
         while !is_done() {
             if self.run_entry() || self.run_order() {
-                nap = FIRST_NAP;
+                pause = FIRST_NAP;
                 continue;
             }
             self.sleep(News::Entries, || {
                 if !self.registry().has_passed() && !self.has_order() {
-                    park_timeout(nap);
+                    park_timeout(pause);
                 }
             });
-            nap = (nap * 2).min(LONGEST);
+            pause = (pause * 2).min(LONGEST);
         }
     }
 
@@ -250,15 +251,17 @@ impl Worker {
             } else if failures < 2 * SEARCH_ROUNDS {
                 yield_now();
             } else if awaited.announce_sleep() {
-                let first = failures == 2 * SEARCH_ROUNDS;
                 self.sleep(awaited.news(), || {
+                    let has_news = || helps_anyone || awaited.has_news(self);
                     if self.has_order() || awaited.is_done() {
-                    } else if first {
-                        park_timeout(FIRST_NAP);
-                    } else if helps_anyone || awaited.has_news(self) {
+                    } else if has_news() {
                         park_timeout(NAP);
                     } else {
-                        park();
+                        let listens = || self.registry().listeners.is_listening(self.index());
+                        nap(FIRST_NAP, listens);
+                        if listens() && !has_news() {
+                            park();
+                        }
                     }
                 });
             }
@@ -409,9 +412,9 @@ mod tests {
                     let parks = || worker.registry().seats[owner].counters.read().parks;
                     let before = parks();
                     in_hand.store(true, Ordering::SeqCst);
-                    // The first sleep is short, the second for good, but for a token somebody left.
+                    // It sleeps for good, but for a token somebody left.
                     let (mut seen, mut since) = (parks(), Instant::now());
-                    while seen < before + 2 || since.elapsed() < Duration::from_millis(20) {
+                    while seen == before || since.elapsed() < Duration::from_millis(20) {
                         if parks() != seen {
                             (seen, since) = (parks(), Instant::now());
                         }
@@ -424,6 +427,29 @@ mod tests {
                 until(|| taken.load(Ordering::SeqCst) && in_hand.load(Ordering::SeqCst));
             });
         });
+    }
+
+    /// Who spawns does not fence before it looks for listeners. So whoever listens does so without a gap from the time before
+    /// its last look but one, and there is a while between the two looks.
+    #[test]
+    #[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+    fn a_worker_listens_without_a_gap_until_it_sleeps_for_good() {
+        let pool = Pool::builder().threads(2).build().unwrap();
+        for _ in 0..40 {
+            let taken = &AtomicBool::new(false);
+            pool.scope(|scope| {
+                scope.spawn(move |_| {
+                    taken.store(true, Ordering::SeqCst);
+                    let listeners = &worker::current().unwrap().registry().listeners;
+                    until(|| listeners.count() > 0);
+                    let since = Instant::now();
+                    while since.elapsed() < 4 * super::FIRST_NAP {
+                        assert_eq!(listeners.count(), 1, "it looked away after {:?}", since.elapsed());
+                    }
+                });
+                until(|| taken.load(Ordering::SeqCst));
+            });
+        }
     }
 
     /// What a helper finds after the end of what it waited for may be anything: it must not run it.
