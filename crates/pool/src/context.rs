@@ -249,7 +249,8 @@ where
 unsafe fn push_slow(deque: &Deque, tail: *const Slot, job: *const Header) -> *const Slot {
     // SAFETY: the caller's promise.
     let fits = unsafe { deque.push_slow(tail, job) };
-    if fits && let Some(worker) = worker::current() {
+    // Without room for this one, others may have been put out all the same.
+    if (fits || deque.has_public()) && let Some(worker) = worker::current() {
         worker.registry().shared_fork(worker.index());
     }
     tail.wrapping_add(usize::from(fits))

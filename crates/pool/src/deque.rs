@@ -41,13 +41,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Release: whoever helps sees the slots from `tail` on as empty as they are now, and takes nothing older from there.
     pub(crate) fn set_runner(&self, worker: u32, tail: u32) {
-        self.runner.store(pack(worker, tail), Ordering::Relaxed);
+        self.runner.store(pack(worker, tail), Ordering::Release);
     }
 
     /// The worker that runs the job, and the first slot there that can hold a descendant of it.
     pub(crate) fn runner(&self) -> (u32, u32) {
-        unpack(self.runner.load(Ordering::Relaxed))
+        unpack(self.runner.load(Ordering::Acquire))
     }
 }
 

@@ -385,7 +385,7 @@ mod tests {
     use crate::task::Lane;
     use crate::{Pool, current_worker, join, scope, worker};
 
-    fn until(condition: impl Fn() -> bool) {
+    fn until(mut condition: impl FnMut() -> bool) {
         let began = Instant::now();
         while !condition() {
             assert!(began.elapsed() < Duration::from_secs(60), "it never comes");
@@ -409,17 +409,17 @@ mod tests {
                     let worker = worker::current().unwrap();
                     scope.spawn(move |_| ran_on.store(current_worker().unwrap(), Ordering::SeqCst));
                     let task = steal_one(worker.seat(), Lane::Awaited).unwrap();
-                    let parks = || worker.registry().seats[owner].counters.read().parks;
-                    let before = parks();
+                    let sleep = || worker.registry().seats[owner].counters.read();
                     in_hand.store(true, Ordering::SeqCst);
-                    // It sleeps for good, but for a token somebody left.
-                    let (mut seen, mut since) = (parks(), Instant::now());
-                    while seen == before || since.elapsed() < Duration::from_millis(20) {
-                        if parks() != seen {
-                            (seen, since) = (parks(), Instant::now());
+                    // It sleeps for good: for so long in one sleep.
+                    let mut before = sleep();
+                    until(|| {
+                        let now = sleep();
+                        if now.parks != before.parks {
+                            before = now.clone();
                         }
-                        yield_now();
-                    }
+                        now.parked > before.parked + Duration::from_millis(20)
+                    });
                     worker.registry().give_back(task);
                     until(|| ran_on.load(Ordering::SeqCst) == owner);
                 });

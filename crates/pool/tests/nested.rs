@@ -274,27 +274,26 @@ fn a_future_that_somebody_runs_is_waited_for_and_forks_are_not_held_back() {
 fn a_worker_blocks_on_a_handle_that_was_polled_before() {
     ends(|| {
         let (waiting, other) = (pool(1), pool(1));
-        let (started, running) = mpsc::channel();
+        let (polled, started) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
-        let mut task = other.spawn(move || {
-            started.send(()).unwrap();
-            wait.recv().is_ok()
-        });
-        running.recv().unwrap();
-        let parks = || waiting.stats().parks;
+        let mut task = other.spawn(move || wait.recv().is_ok());
+        let sleep = || (waiting.stats().parks, waiting.stats().parked);
         std::thread::scope(|threads| {
             let body = move || {
                 assert!(pin!(&mut task).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+                polled.send(()).unwrap();
                 task.join()
             };
             let result = threads.spawn(|| waiting.install(body));
-            // The worker naps once, and then sleeps until it is told.
-            let (mut seen, mut since) = (parks(), Instant::now());
+            // It sleeps until it is told.
+            started.recv().unwrap();
+            let mut seen = sleep();
             until(|| {
-                if parks() != seen {
-                    (seen, since) = (parks(), Instant::now());
+                let now = sleep();
+                if now.0 != seen.0 {
+                    seen = now;
                 }
-                since.elapsed() > Duration::from_millis(20)
+                now.1 > seen.1 + Duration::from_millis(20)
             });
             go.send(()).unwrap();
             assert_eq!(result.join().unwrap(), Ok(true));

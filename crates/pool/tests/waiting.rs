@@ -16,15 +16,19 @@ fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Until a worker that waits does not wake up by itself any more.
+/// Until a worker that waits does not wake up by itself any more: it has been in one sleep for long.
 fn until_asleep(pool: &Pool, worker: usize) {
-    let parks = || pool.worker_stats()[worker].parks;
-    let (mut seen, mut since) = (parks(), Instant::now());
+    let sleep = || {
+        let stats = &pool.worker_stats()[worker];
+        (stats.parks, stats.parked)
+    };
+    let mut seen = sleep();
     until(|| {
-        if parks() != seen {
-            (seen, since) = (parks(), Instant::now());
+        let now = sleep();
+        if now.0 != seen.0 {
+            seen = now;
         }
-        since.elapsed() > Duration::from_millis(20)
+        now.1 > seen.1 + Duration::from_millis(20)
     });
 }
 
@@ -417,4 +421,57 @@ fn whoever_waits_for_the_end_of_all_tasks_is_told() {
     times.sort_unstable();
     // Without being told it would see the end after 10 ms on average.
     assert!(times[4] < Duration::from_millis(2), "{times:?}");
+}
+
+/// A worker waits for a fork and has taken all that its thief had put out. The thief has used up its slots; a fork that finds no
+/// room puts older ones out, and whoever waits has to be told of them.
+#[test]
+#[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+#[cfg_attr(tsan, ignore = "the sanitizer cannot follow so many calls")]
+fn a_waiting_worker_is_told_of_forks_that_one_without_room_puts_out() {
+    /// So many come with the stack below.
+    const SLOTS: usize = 1 << 15;
+    struct Told<'a> {
+        pool: &'a Pool,
+        waiting: usize,
+        first: AtomicUsize,
+        second: AtomicBool,
+        full: AtomicBool,
+        helper: AtomicUsize,
+    }
+    fn fill(mut ctx: filch_pool::Ctx<'_>, index: usize, told: &Told<'_>) {
+        match index {
+            // Its fork is published, since it is the first of all. Held by whoever takes it until all slots are full.
+            0 => ctx.join(
+                |ctx| {
+                    until(|| told.first.load(Ordering::SeqCst) == told.waiting);
+                    fill(ctx, 1, told);
+                },
+                |_| {
+                    told.first.store(current_worker().unwrap(), Ordering::SeqCst);
+                    until(|| told.full.load(Ordering::SeqCst));
+                },
+            ),
+            // This one answers the request of whoever took the first.
+            1 => ctx.join(|ctx| fill(ctx, 2, told), |_| told.second.store(true, Ordering::SeqCst)),
+            SLOTS => {
+                told.full.store(true, Ordering::SeqCst);
+                until(|| told.second.load(Ordering::SeqCst));
+                until_asleep(told.pool, told.waiting);
+                assert_eq!(told.helper.load(Ordering::SeqCst), usize::MAX, "something was put out too early");
+                ctx.join(|_| until(|| told.helper.load(Ordering::SeqCst) == told.waiting), |_| ())
+            }
+            _ => ctx.join(
+                |ctx| fill(ctx, index + 1, told),
+                |_| _ = told.helper.compare_exchange(usize::MAX, current_worker().unwrap(), Ordering::SeqCst, Ordering::SeqCst),
+            ),
+        };
+    }
+    let pool = Pool::builder().threads(2).stack_size(16 << 20).build().unwrap();
+    while_waiting(&pool, |waiting| {
+        let (first, helper) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX));
+        let (second, full) = (AtomicBool::new(false), AtomicBool::new(false));
+        let told = Told { pool: &pool, waiting, first, second, full, helper };
+        filch_pool::run(|ctx| fill(ctx, 0, &told));
+    });
 }
