@@ -26,6 +26,9 @@ const FILES: &[(&str, &str)] = &[
 /// A model that runs longer under a mutant than this gives no answer.
 const LIMIT: Duration = Duration::from_secs(4 * 60);
 
+/// Building the copy for the first time takes long on a busy machine.
+const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
+
 /// What the copy gets, so that one build serves for all mutants: the variable names a place and its new ordering.
 const SWITCH: &str = r#"
 fn mutant() -> &'static (usize, String) {
@@ -89,12 +92,15 @@ pub(crate) fn run(only: Option<&str>) -> Result<()> {
         fs::write(scratch.join("src").join(file), text)?;
         places.extend(found.into_iter().map(|place| (*file, *models, place)));
     }
-    for (file, models) in FILES {
+    let built = process::shell(&line(&scratch, "", "--no-run"), BUILD_LIMIT)?;
+    ensure!(built.problem.is_none(), "the models cannot be built:\n{}", built.tail(20));
+    let wanted = |file: &str| only.is_none_or(|only| file == only);
+    for (file, models) in FILES.iter().filter(|(file, _)| wanted(file)) {
         let clean = judge(&scratch, "", models)?;
         ensure!(clean == Verdict::Survived, "the models of {file} fail without any change: {clean:?}");
     }
     let mut table = String::from("| where | line | change | caught by |\n|---|---|---|---|\n");
-    for (file, models, place) in places.iter().filter(|(file, ..)| only.is_none_or(|only| *file == only)) {
+    for (file, models, place) in places.iter().filter(|(file, ..)| wanted(file)) {
         for weak in place.weaker {
             let verdict = judge(&scratch, &format!("{}:{weak}", place.number), models)?;
             eprintln!("{file}:{} {} → {weak}: {verdict:?}", place.line, place.ordering);
@@ -175,14 +181,18 @@ fn next_place(line: &str) -> Option<(usize, usize, &'static str, &'static [&'sta
     fence.into_iter().chain(orderings).min_by_key(|(start, ..)| *start)
 }
 
+/// The shell line that builds the models and, unless told otherwise, runs them.
+fn line(scratch: &Path, mutant: &str, arguments: &str) -> String {
+    let scratch = scratch.display();
+    format!(
+        "cd '{scratch}' && MUTANT={mutant} RUSTFLAGS='--cfg loom -C debug-assertions=on' \
+         cargo test --lib --release {arguments}"
+    )
+}
+
 /// Runs the models with one place changed.
 fn judge(scratch: &Path, mutant: &str, models: &str) -> Result<Verdict> {
-    let line = format!(
-        "cd '{}' && MUTANT={mutant} RUSTFLAGS='--cfg loom -C debug-assertions=on' \
-         cargo test --lib --release -- --test-threads=1 {models}",
-        scratch.display()
-    );
-    let finished = process::shell(&line, LIMIT)?;
+    let finished = process::shell(&line(scratch, mutant, &format!("-- --test-threads=1 {models}")), LIMIT)?;
     let ran = finished.output.contains("\ntest models::");
     let failed = failures(&finished.output);
     let late = finished.problem.as_deref().is_some_and(|problem| problem.starts_with("still running"));

@@ -250,7 +250,9 @@ unsafe fn push_slow(deque: &Deque, tail: *const Slot, job: *const Header) -> *co
     // SAFETY: the caller's promise.
     let fits = unsafe { deque.push_slow(tail, job) };
     // Without room for this one, others may have been put out all the same.
-    if (fits || deque.has_public()) && let Some(worker) = worker::current() {
+    if (fits || deque.has_public())
+        && let Some(worker) = worker::current()
+    {
         worker.registry().shared_fork(worker.index());
     }
     tail.wrapping_add(usize::from(fits))
@@ -345,7 +347,12 @@ where
 #[inline]
 pub fn run<R: Send>(body: impl FnOnce(Ctx<'_>) -> R + Send) -> R {
     match worker::current_deque() {
-        Some(deque) => body(Ctx::at(deque, deque.tail())),
+        Some(deque) => {
+            let tail = deque.tail();
+            // Contexts do not say how deep they are. Who comes here again and again searches only once.
+            deque.set_hint(tail);
+            body(Ctx::at(deque, tail))
+        }
         None => crate::global().run(body),
     }
 }

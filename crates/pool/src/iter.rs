@@ -6,6 +6,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::time::{Duration, Instant};
+use std::{mem, ptr};
 
 use crate::context::{Ctx, run};
 
@@ -333,21 +334,63 @@ pub fn for_each<I: Items>(items: I, body: impl Fn(I::Item) + Sync) {
     whole(source.count(), || (), fold, |(), ()| ());
 }
 
-/// A place for the results of `map`.
-struct Results<R>(*mut R);
+/// Results of `map` that lie side by side in memory which is not theirs. Should the loop end by a panic, they are dropped.
+struct Filled<R> {
+    first: *mut R,
+    count: usize,
+}
+
+// SAFETY: it owns its results, and R is Send.
+unsafe impl<R: Send> Send for Filled<R> {}
+
+impl<R> Filled<R> {
+    const NONE: Self = Self { first: ptr::null_mut(), count: 0 };
+
+    /// Adds one result behind the others.
+    ///
+    /// # Safety
+    /// There is room for it, and nobody else has it.
+    #[inline]
+    unsafe fn push(mut self, result: R) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.first.wrapping_add(self.count).write(result) };
+        self.count += 1;
+        self
+    }
+
+    /// Adds results that lie right behind these.
+    fn append(mut self, next: Self) -> Self {
+        if self.count == 0 {
+            return next;
+        }
+        debug_assert!(next.count == 0 || ptr::eq(self.first.wrapping_add(self.count), next.first));
+        self.count += mem::ManuallyDrop::new(next).count;
+        self
+    }
+}
+
+impl<R> Drop for Filled<R> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // SAFETY: so many were written from there on, and nobody else owns them.
+            unsafe { ptr::slice_from_raw_parts_mut(self.first, self.count).drop_in_place() };
+        }
+    }
+}
+
+/// Where the results of `map` go.
+struct Places<R>(*mut R);
 
 // SAFETY: used only to write disjoint elements, each by one worker, and R is Send.
-unsafe impl<R: Send> Sync for Results<R> {}
+unsafe impl<R: Send> Sync for Places<R> {}
 
-impl<R> Results<R> {
+impl<R> Places<R> {
     fn at(&self, index: usize) -> *mut R {
         self.0.wrapping_add(index)
     }
 }
 
 /// The results of `body` for every item, in order.
-///
-/// If `body` panics, the results that were there already are leaked, not dropped.
 ///
 /// ```
 /// assert_eq!(filch_pool::map(&["a", "bc"], |text| text.len()), [1, 2]);
@@ -356,18 +399,17 @@ impl<R> Results<R> {
 pub fn map<I: Items, R: Send>(items: I, body: impl Fn(I::Item) -> R + Sync) -> Vec<R> {
     let source = items.source();
     let mut results: Vec<R> = Vec::with_capacity(source.count());
-    let places = Results(results.as_mut_ptr());
-    let fold = |(), part: Range<usize>| {
-        let write = |index, item| {
-            // SAFETY: the index is below the capacity and comes up exactly once.
-            unsafe { places.at(index).write(body(item)) };
-            index + 1
-        };
-        // SAFETY: as in `reduce`.
-        _ = unsafe { source.fold_part(part.clone(), part.start, write) };
+    let places = Places(results.as_mut_ptr());
+    let fold = |before: Filled<R>, part: Range<usize>| {
+        let here = Filled { first: places.at(part.start), count: 0 };
+        // SAFETY: every place is below the capacity and comes up exactly once; and as in `reduce`.
+        let here = unsafe { source.fold_part(part, here, |here, item| here.push(body(item))) };
+        before.append(here)
     };
-    whole(source.count(), || (), fold, |(), ()| ());
-    // SAFETY: every element was written; a panic would not have come here.
+    let filled = whole(source.count(), || Filled::NONE, fold, Filled::append);
+    debug_assert_eq!(filled.count, source.count());
+    mem::forget(filled);
+    // SAFETY: every element was written, and is nobody else's any more.
     unsafe { results.set_len(source.count()) };
     results
 }

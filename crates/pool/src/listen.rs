@@ -4,7 +4,7 @@
 //! of news concerns; it never wakes anybody itself. The rule is that of the sleepers: whoever has news makes it visible,
 //! fences, and looks for listeners; whoever waits starts to listen and then looks once more.
 
-use crate::sync::{AtomicU32, AtomicUsize, Ordering, Padded, fence};
+use crate::sync::{AtomicU32, Crowd, Ordering, Padded, fence};
 
 /// What a waiting worker wants to hear of, apart from what is addressed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,26 +36,31 @@ impl News {
 /// The waiting workers of one pool that sleep.
 pub(crate) struct Listeners {
     /// How many there are.
-    count: Padded<AtomicUsize>,
+    crowd: Padded<Crowd>,
     /// What each worker wants to hear of, or `AWAKE`.
     wants: Box<[AtomicU32]>,
 }
 
 impl Listeners {
     pub(crate) fn new(workers: usize) -> Self {
-        Self { count: Padded(AtomicUsize::new(0)), wants: (0..workers).map(|_| AtomicU32::new(AWAKE)).collect() }
+        Self { crowd: Padded(Crowd::new()), wants: (0..workers).map(|_| AtomicU32::new(AWAKE)).collect() }
     }
 
     /// How many workers sleep while they wait.
     #[inline]
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        self.crowd.count()
+    }
+
+    /// The same, to see whether anybody comes or goes.
+    pub(crate) fn crowd(&self) -> &Crowd {
+        &self.crowd
     }
 
     /// A worker is about to sleep. It must look once more for what it wants to hear of, and call `stop` when it is awake.
     pub(crate) fn start(&self, index: usize, news: News) {
         // Counted first: whoever takes it off the list counts it down.
-        self.count.fetch_add(1, Ordering::SeqCst);
+        self.crowd.come(1);
         self.wants[index].store(news.code(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
@@ -65,7 +70,7 @@ impl Listeners {
         let wants = &self.wants[index];
         let listened = wants.load(Ordering::Relaxed) != AWAKE && wants.swap(AWAKE, Ordering::SeqCst) != AWAKE;
         if listened {
-            self.count.fetch_sub(1, Ordering::SeqCst);
+            self.crowd.go();
         }
         listened
     }

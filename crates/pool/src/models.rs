@@ -443,6 +443,54 @@ fn what_is_meant_for_one_is_not_slept_over() {
     });
 }
 
+/// One worker waits for another, which ends that and then has nothing to do: at no moment does a third thread find that all who
+/// run something sleep.
+#[test]
+fn a_worker_on_its_way_back_is_not_stuck() {
+    model(3, || {
+        let shared = Arc::new((Sleep::new(), Listeners::new(2)));
+        let (sleep, listeners) = &*shared;
+        for _ in 0..2 {
+            sleep.start_search();
+            sleep.start_active();
+        }
+        listeners.start(0, News::Nothing);
+        let other = Arc::clone(&shared);
+        let runner = thread::spawn(move || {
+            let (sleep, listeners) = &*other;
+            // As when it is roused; then as a worker that has run out of work.
+            assert!(listeners.stop(0));
+            sleep.stop_active();
+            sleep.start_search();
+            sleep.stop_search();
+        });
+        assert!(!sleep.is_stuck(listeners, |_| false));
+        runner.join().unwrap();
+    });
+}
+
+/// A worker that begins to search takes the last task and runs it: nobody finds the pool still before it has ended.
+#[test]
+fn a_task_that_was_just_taken_is_not_overlooked() {
+    model(3, || {
+        let shared = Arc::new((Sleep::new(), AtomicUsize::new(1), AtomicUsize::new(0)));
+        let other = Arc::clone(&shared);
+        let worker = thread::spawn(move || {
+            let (sleep, queue, ended) = &*other;
+            sleep.start_search();
+            assert_eq!(queue.swap(0, Ordering::AcqRel), 1);
+            sleep.start_active();
+            ended.store(1, Ordering::Release);
+            sleep.stop_active();
+        });
+        let (sleep, queue, ended) = &*shared;
+        if sleep.is_still(0, || queue.load(Ordering::Acquire) > 0) {
+            assert_eq!(ended.load(Ordering::Acquire), 1);
+        }
+        worker.join().unwrap();
+    });
+}
+
 /// The ring hands every task to exactly one taker, across growth and the fight for the last one.
 #[test]
 fn every_spawned_task_is_taken_once() {

@@ -236,11 +236,15 @@ impl Registry {
             Some(worker) => worker.seat().counters.spawned.add(1),
             None => _ = self.outside_spawned.fetch_add(1, Ordering::Relaxed),
         }
-        seat.mailbox.with(|mails| {
+        let waiting = seat.mailbox.with(|mails| {
             let place = mails.partition_point(|mail| mail.lane <= lane);
             mails.insert(place, Mail { task: Queued(task), lane });
+            mails.len()
         });
         self.sleep.wake(index % self.seats.len());
+        if waiting == OVERLOADED {
+            self.sleep.notify();
+        }
     }
 
     /// Queues a task for one worker and no other; it is not counted as spawned.
@@ -287,8 +291,9 @@ impl Registry {
         self.seats[index].mailbox.len() >= enough
     }
 
-    /// A task in the shared queue that the given scope waits for.
-    pub(crate) fn take_of_scope(&self, scope: &Core) -> Option<*mut Task> {
+    /// A task in the shared queue that the given scope waits for. If it is not the first there, `keep` gets all others that the
+    /// scope waits for: who searches for one after the other would look at those before them again and again.
+    pub(crate) fn take_of_scope(&self, scope: &Core, mut keep: impl FnMut(*mut Task)) -> Option<*mut Task> {
         let queue = &self.injector[Lane::Awaited as usize];
         if queue.len() == 0 {
             return None;
@@ -298,8 +303,22 @@ impl Registry {
             // alive as long as it is.
             let ours =
                 |queued: &Queued| unsafe { (*queued.0).scope.as_ref() }.is_some_and(|found| found.descends_from(scope));
-            let at = items.iter().position(ours)?;
-            items.remove(at).map(|queued| queued.0)
+            if items.front().is_some_and(ours) {
+                return items.pop_front().map(|queued| queued.0);
+            }
+            let mut first = None;
+            items.retain(|queued| {
+                if !ours(queued) {
+                    return true;
+                }
+                if first.is_none() {
+                    first = Some(queued.0);
+                } else {
+                    keep(queued.0);
+                }
+                false
+            });
+            first
         })
     }
 
@@ -462,15 +481,15 @@ impl Registry {
 
     /// Whether the pool was told to stop and nobody has anything to do any more, nor runs what could make more.
     pub(crate) fn is_drained(&self) -> bool {
-        self.is_stopping() && self.sleep.is_quiet_but_for(0) && !self.has_work(0)
+        self.is_stopping() && self.sleep.is_still(0, || self.has_work(0))
     }
 
     /// Whether a pool that was told to stop does not get on by itself: all its threads have ended, or those that run something
     /// sleep until others do something, perhaps the very thread that asks.
     pub(crate) fn is_ended_or_stuck(&self) -> bool {
-        let waiting = self.listeners.count();
-        let nobody_else = || waiting == self.seats.len() || !self.has_work(0);
-        self.is_ended() || (waiting > 0 && self.sleep.is_quiet_but_for(waiting) && nobody_else())
+        // If all wait, nobody can do what there is.
+        let has_work = |waiting| waiting < self.seats.len() && self.has_work(0);
+        self.is_ended() || self.sleep.is_stuck(&self.listeners, has_work)
     }
 
     pub(crate) fn stop(&self, discard: bool) {

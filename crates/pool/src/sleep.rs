@@ -3,12 +3,13 @@
 //! It decides who is woken; it knows nothing of queues. The rule the callers keep: make work visible first, then notify;
 //! enlist as a sleeper first, then look for work once more.
 
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, Padded, Thread, fence, lock};
+use crate::listen::Listeners;
+use crate::sync::{AtomicBool, AtomicUsize, Crowd, Mutex, Ordering, Padded, Thread, fence, lock};
 
 /// The sleepers of one pool.
 pub(crate) struct Sleep {
     /// Workers that look for work right now. One is enough to find what is new.
-    searching: Padded<AtomicUsize>,
+    searching: Padded<Crowd>,
     /// How many workers are on the list.
     sleeping: AtomicUsize,
     /// Workers that run something.
@@ -21,7 +22,7 @@ pub(crate) struct Sleep {
 impl Sleep {
     pub(crate) fn new() -> Self {
         Self {
-            searching: Padded(AtomicUsize::new(0)),
+            searching: Padded(Crowd::new()),
             sleeping: AtomicUsize::new(0),
             active: AtomicUsize::new(0),
             sentinel: AtomicBool::new(false),
@@ -30,11 +31,11 @@ impl Sleep {
     }
 
     pub(crate) fn start_search(&self) {
-        self.searching.fetch_add(1, Ordering::SeqCst);
+        self.searching.come(1);
     }
 
     pub(crate) fn stop_search(&self) {
-        self.searching.fetch_sub(1, Ordering::SeqCst);
+        self.searching.go();
     }
 
     /// A searcher found something and runs it. If there is more, it must say so by `wake_another` after this: producers
@@ -74,10 +75,25 @@ impl Sleep {
         self.active.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether nobody looks for work, and at most so many workers run something. A worker that found something counts as
-    /// running before it stops searching.
-    pub(crate) fn is_quiet_but_for(&self, running: usize) -> bool {
-        self.searching.load(Ordering::SeqCst) == 0 && self.active.load(Ordering::SeqCst) <= running
+    /// Whether nobody looks for work, at most so many workers run something, and there is nothing to do, all at one moment. A
+    /// worker that found something counts as running before it stops searching; and who begins to search while this looks
+    /// around may have taken what it does not find any more.
+    pub(crate) fn is_still(&self, running: usize, has_work: impl FnOnce() -> bool) -> bool {
+        let searching = self.searching.look();
+        Crowd::count_of(searching) == 0
+            && self.active.load(Ordering::SeqCst) <= running
+            && !has_work()
+            && self.searching.look() == searching
+    }
+
+    /// Whether all workers that run something sleep while they wait, so that nobody goes on by itself.
+    ///
+    /// Whoever ends a wait counts the sleeper out before it stops running itself: as long as the same ones sleep, they are all
+    /// that run anything.
+    pub(crate) fn is_stuck(&self, listeners: &Listeners, has_work: impl FnOnce(usize) -> bool) -> bool {
+        let sleepers = listeners.crowd().look();
+        let waiting = Crowd::count_of(sleepers);
+        waiting > 0 && self.is_still(waiting, || has_work(waiting)) && listeners.crowd().look() == sleepers
     }
 
     /// Work was made visible by a thread outside the pool, or for a worker that must not be kept waiting. True if a
@@ -99,7 +115,7 @@ impl Sleep {
 
     /// Wakes a sleeper unless somebody searches already; true if it did.
     pub(crate) fn wake_another(&self) -> bool {
-        self.searching.load(Ordering::Relaxed) == 0 && self.sleeping.load(Ordering::Relaxed) > 0 && self.wake_one()
+        self.searching.count() == 0 && self.sleeping.load(Ordering::Relaxed) > 0 && self.wake_one()
     }
 
     #[cold]
@@ -142,7 +158,7 @@ impl Sleep {
         let everybody = {
             let mut list = lock(&self.list);
             self.sleeping.fetch_sub(list.len(), Ordering::SeqCst);
-            self.searching.fetch_add(list.len(), Ordering::SeqCst);
+            self.searching.come(list.len());
             std::mem::take(&mut *list)
         };
         for (_, thread) in everybody {

@@ -92,6 +92,40 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> +
     }
 }
 
+/// How many there are of a kind, and how many have ever come: if both are the same as before, nobody came or went.
+pub(crate) struct Crowd(AtomicU64);
+
+impl Crowd {
+    /// One that came, in both counts.
+    const ONE: u64 = 1 << 32 | 1;
+
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    pub(crate) fn come(&self, more: usize) {
+        self.0.fetch_add(Self::ONE * more as u64, Ordering::SeqCst);
+    }
+
+    pub(crate) fn go(&self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        Self::count_of(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Both counts.
+    pub(crate) fn look(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn count_of(look: u64) -> usize {
+        look as u32 as usize
+    }
+}
+
 /// Keeps a value on cache lines of its own (two, because processors fetch neighbours in pairs).
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

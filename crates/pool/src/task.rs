@@ -42,7 +42,7 @@ pub(crate) const LANES: [Lane; 4] = [Lane::Awaited, Lane::High, Lane::Normal, La
 /// How urgent a spawned task is.
 ///
 /// A worker takes high before normal before low, except that now and then (once in 64 tasks) it looks at the lowest
-/// first, so that low ones never starve.
+/// first, so that low ones never starve. Once in 1,024 it looks for them at the other workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// When there is nothing else to do, or once in a while.

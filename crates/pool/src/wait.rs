@@ -119,7 +119,9 @@ impl Awaited for ScopeTasks<'_> {
         if helped {
             return true;
         }
-        if let Some(task) = worker.registry().take_of_scope(self.scope) {
+        // SAFETY: this is the owner's thread.
+        let keep = |task| unsafe { ring.push(task) };
+        if let Some(task) = worker.registry().take_of_scope(self.scope, keep) {
             return worker.run_if_of_scope(task, self.scope);
         }
         self.steal(worker)

@@ -34,6 +34,10 @@ const QUIET_NAPS: u32 = 4;
 /// Once in so many tasks a worker looks at the lowest lane and the shared queue first.
 const FAIRNESS: u32 = 64;
 
+/// Once in so many tasks a worker looks at the others' tasks first, the lowest lane before all: who queued them may be busy
+/// with one task for ever.
+const CHARITY: u32 = 16 * FAIRNESS;
+
 /// The most spawned tasks that are stolen at once.
 const STEAL_LIMIT: usize = 32;
 
@@ -306,7 +310,18 @@ impl Worker {
     #[cold]
     fn next_neglected(&self) -> Option<*mut Task> {
         self.registry.nudge_idle_waiters();
-        LANES.into_iter().rev().find_map(|lane| self.take_neglected(lane))
+        let others = if self.tick.get().is_multiple_of(CHARITY) { self.take_neglected_by_others() } else { None };
+        others.or_else(|| LANES.into_iter().rev().find_map(|lane| self.take_neglected(lane)))
+    }
+
+    /// The oldest task of the lowest lane of another worker, of any that has one.
+    fn take_neglected_by_others(&self) -> Option<*mut Task> {
+        let others = self.registry.victims.around(self.index(), self.next_random());
+        let lowest = |victim: usize| {
+            let lanes = LANES.into_iter().rev().filter(|lane| *lane != Lane::Awaited);
+            lanes.into_iter().find_map(|lane| steal_one(&self.registry.seats[victim], lane))
+        };
+        others.into_iter().find_map(lowest)
     }
 
     /// The task of a lane that would otherwise come last: newer ones may come for ever.

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::time::Duration;
 
 use filch_pool::{CancelToken, Pool, Priority, TaskBuilder};
 
@@ -54,6 +55,37 @@ fn a_task_survives_a_flood_of_mail_and_mail_a_flood_of_tasks() {
 fn an_old_task_survives_a_flood_of_newer_ones_of_its_kind() {
     survives(|task| task, |task| task);
     survives(|task| task.priority(Priority::Low), |task| task.priority(Priority::Low));
+}
+
+/// A worker is held after it queued a low task; the other has a flood of high ones that never ends by itself.
+#[test]
+fn a_low_task_of_a_worker_that_is_held_survives_a_flood_elsewhere() {
+    let pool = Arc::new(Pool::builder().threads(2).build().unwrap());
+    let (held, hold) = mpsc::channel();
+    let (flooded, floods) = mpsc::channel();
+    let (ran, done) = mpsc::channel();
+    let end = Arc::new(AtomicBool::new(false));
+    let (weak, ended) = (Arc::downgrade(&pool), Arc::clone(&end));
+    let flooding = pool.spawn_on(1, move || {
+        let Some(pool) = weak.upgrade() else { return };
+        flood(&pool, weak, ended, |task| task.priority(Priority::High));
+        flooded.send(()).unwrap();
+    });
+    floods.recv().unwrap();
+    let weak = Arc::downgrade(&pool);
+    let blocked = pool.spawn_on(0, move || {
+        let Some(pool) = weak.upgrade() else { return };
+        pool.task().priority(Priority::Low).detach(move || {
+            end.store(true, Ordering::SeqCst);
+            ran.send(()).unwrap();
+        });
+        hold.recv().unwrap();
+    });
+    let survived = done.recv_timeout(Duration::from_secs(20));
+    held.send(()).unwrap();
+    survived.unwrap();
+    blocked.join().unwrap();
+    flooding.join().unwrap();
 }
 
 /// Also between tasks that were sent to the worker and tasks that were not.

@@ -304,6 +304,25 @@ fn scopes_nest_and_outer_tasks_can_be_spawned_from_inner_scopes() {
     }
 }
 
+/// All tasks come from a thread that is no worker, those of the outer scope first. The only worker waits for the inner one.
+#[test]
+fn tasks_of_a_scope_are_found_behind_those_of_another() {
+    let (pool, tasks) = (pool(1), times(1000));
+    let (outer_ran, inner_ran) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
+    pool.scope(|outer| {
+        scope(|inner| {
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    (0..tasks).for_each(|_| outer.spawn(|_| _ = outer_ran.fetch_add(1, Ordering::SeqCst)));
+                    (0..tasks).for_each(|_| inner.spawn(|_| _ = inner_ran.fetch_add(1, Ordering::SeqCst)));
+                });
+            });
+        });
+        assert_eq!((outer_ran.load(Ordering::SeqCst), inner_ran.load(Ordering::SeqCst)), (0, tasks));
+    });
+    assert_eq!(outer_ran.load(Ordering::SeqCst), tasks);
+}
+
 #[test]
 fn a_scope_passes_on_a_panic_after_everything_ended() {
     let pool = pool(2);
@@ -467,6 +486,38 @@ fn a_worker_is_overloaded_with_64_tasks_and_not_with_fewer() {
     assert_eq!(ended.load(Ordering::SeqCst), 64);
 }
 
+/// Nobody else runs anything or looks around: who sends the task that makes it too much wakes somebody.
+#[test]
+#[cfg_attr(miri, ignore = "it is about time, which an interpreter has too much of")]
+fn an_overloaded_worker_gets_help_from_one_that_sleeps_for_good() {
+    let pool = pool(2);
+    let slept = || pool.worker_stats()[1].clone();
+    let mut before = slept();
+    // Longer than any nap, all in one sleep.
+    while slept().parked < before.parked + Duration::from_millis(20) {
+        if slept().parks != before.parks {
+            before = slept();
+        }
+        std::thread::yield_now();
+    }
+    let (go, wait) = mpsc::channel::<()>();
+    let (started, running) = mpsc::channel();
+    let blocker = pool.spawn_on(0, move || {
+        started.send(()).unwrap();
+        wait.recv().is_ok()
+    });
+    running.recv().unwrap();
+    let (ran, runs) = mpsc::channel();
+    for _ in 0..64 {
+        let ran = ran.clone();
+        pool.task().on(0).detach(move || ran.send(filch_pool::current_worker()).unwrap());
+    }
+    let helped = runs.recv_timeout(Duration::from_secs(20));
+    go.send(()).unwrap();
+    assert_eq!(helped, Ok(Some(1)));
+    assert_eq!(blocker.join(), Ok(true));
+}
+
 #[test]
 fn broadcast_reaches_every_worker_also_from_several_at_once() {
     let pool = pool(3);
@@ -509,6 +560,39 @@ fn loops_visit_everything_once() {
                 assert!(numbers.iter().all(|number| *number == 0));
             });
         }
+    }
+}
+
+/// Every result that was there when an item panicked is dropped, and none twice.
+#[test]
+fn a_panic_in_a_map_drops_the_results_that_are_there() {
+    struct Result<'a>(&'a AtomicUsize);
+    impl Drop for Result<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let length = if cfg!(miri) { 50 } else { 5000 };
+    for threads in [1, 2, 4] {
+        let pool = pool(threads);
+        for bad in [0, 1, length / 2, length - 1] {
+            let (made, dropped) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let body = |index: usize| {
+                if index == bad {
+                    std::panic::panic_any("item");
+                }
+                made.fetch_add(1, Ordering::SeqCst);
+                Result(&dropped)
+            };
+            let failed = catch_unwind(AssertUnwindSafe(|| pool.install(|| map(0..length, body)).len()));
+            assert_eq!(message(&*failed.unwrap_err()), "item");
+            assert_eq!(made.load(Ordering::SeqCst), dropped.load(Ordering::SeqCst));
+        }
+        let dropped = AtomicUsize::new(0);
+        let results = pool.install(|| map(0..length, |_| Result(&dropped)));
+        assert_eq!((results.len(), dropped.load(Ordering::SeqCst)), (length, 0));
+        drop(results);
+        assert_eq!(dropped.load(Ordering::SeqCst), length);
     }
 }
 

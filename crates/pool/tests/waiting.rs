@@ -463,7 +463,14 @@ fn a_waiting_worker_is_told_of_forks_that_one_without_room_puts_out() {
             }
             _ => ctx.join(
                 |ctx| fill(ctx, index + 1, told),
-                |_| _ = told.helper.compare_exchange(usize::MAX, current_worker().unwrap(), Ordering::SeqCst, Ordering::SeqCst),
+                |_| {
+                    _ = told.helper.compare_exchange(
+                        usize::MAX,
+                        current_worker().unwrap(),
+                        Ordering::SeqCst,
+                        Ordering::SeqCst,
+                    );
+                },
             ),
         };
     }
