@@ -4,7 +4,7 @@
 //! what is left. It never allocates, except for the results of `map`.
 
 use std::marker::PhantomData;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant};
 use std::{mem, ptr};
 
@@ -80,6 +80,7 @@ fn pass<T>(fold: &impl Fn(T, Range<usize>) -> T, sum: T, chunk: Range<usize>) ->
 /// for_each(&mut numbers, |number| *number *= 10);
 /// assert_eq!(map(&numbers, |number| number + 1), [11, 21, 31]);
 /// assert_eq!(map(0..3, |number| number * number), [0, 1, 4]);
+/// assert_eq!(map(1..=3, |number| number * number), [1, 4, 9]);
 /// assert_eq!(reduce(&numbers[1..], || 0, |number| *number, |a, b| a + b), 50);
 /// ```
 ///
@@ -116,8 +117,11 @@ pub trait Source: Sync {
 }
 
 /// Numbers with ranges.
-pub trait Number: Copy + Sync {
+pub trait Number: Copy + PartialOrd + Sync {
     fn distance(range: &Range<Self>) -> usize;
+
+    /// The number so many behind this one.
+    fn step(self, count: usize) -> Self;
 
     /// Folds the numbers whose places in the range are given.
     fn fold<A>(range: &Range<Self>, part: Range<usize>, sum: A, step: impl FnMut(A, Self) -> A) -> A;
@@ -131,10 +135,13 @@ macro_rules! numbers {
                 usize::try_from(distance).unwrap_or_else(|_| panic!("a loop over {range:?} is too long"))
             }
 
+            fn step(self, count: usize) -> Self {
+                // It lies within a range that there is, so the sum is exact, whatever it wraps around on the way.
+                self.wrapping_add(count as Self)
+            }
+
             fn fold<A>(range: &Range<Self>, part: Range<usize>, sum: A, step: impl FnMut(A, Self) -> A) -> A {
-                // Both ends lie within the range, so the sums are exact, whatever the steps on the way wrap around.
-                let place = |index: usize| range.start.wrapping_add(index as Self);
-                (place(part.start)..place(part.end)).fold(sum, step)
+                (range.start.step(part.start)..range.start.step(part.end)).fold(sum, step)
             }
         }
 
@@ -170,6 +177,39 @@ impl<N: Number> Source for Range<N> {
 
     unsafe fn fold_part<A>(&self, part: Range<usize>, sum: A, step: impl FnMut(A, N) -> A) -> A {
         N::fold(self, part, sum, step)
+    }
+}
+
+/// Numbers from the first on, up to one behind which there need not be another.
+pub struct Inclusive<N> {
+    first: N,
+    count: usize,
+}
+
+impl<N: Number> Items for RangeInclusive<N> {
+    type Item = N;
+    type Source = Inclusive<N>;
+
+    fn source(self) -> Inclusive<N> {
+        let (first, last) = (*self.start(), *self.end());
+        let too_long = || panic!("a loop over so many numbers is too long");
+        let count =
+            if self.is_empty() { 0 } else { N::distance(&(first..last)).checked_add(1).unwrap_or_else(too_long) };
+        Inclusive { first, count }
+    }
+}
+
+impl<N: Number> Source for Inclusive<N> {
+    type Item = N;
+
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    unsafe fn fold_part<A>(&self, part: Range<usize>, sum: A, mut step: impl FnMut(A, N) -> A) -> A {
+        let Some(last) = part.end.checked_sub(1).filter(|last| part.start <= *last) else { return sum };
+        let sum = N::fold(&(self.first..self.first), part.start..last, sum, &mut step);
+        step(sum, self.first.step(last))
     }
 }
 

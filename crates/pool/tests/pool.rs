@@ -606,6 +606,18 @@ fn ranges_of_all_numbers_are_gone_through() {
         assert_eq!(map(u64::MAX - 3..u64::MAX, |number| u64::MAX - number), [3, 2, 1]);
         #[expect(clippy::reversed_empty_ranges, reason = "that is the point")]
         for_each(5..2, |_: i32| panic!("there is nothing"));
+        assert_eq!(map(u8::MIN..=u8::MAX, usize::from), (0..256).collect::<Vec<_>>());
+        assert_eq!(map(i8::MIN..=i8::MAX, i32::from).into_iter().sum::<i32>(), -128);
+        assert_eq!(map(u64::MAX - 1..=u64::MAX, |number| u64::MAX - number), [1, 0]);
+        assert_eq!(map(7..=7, |number: i32| number), [7]);
+        assert_eq!(reduce(1..=1000u64, || 0, |number| number, |a, b| a + b), 500_500);
+        #[expect(clippy::reversed_empty_ranges, reason = "that is the point")]
+        for_each(5..=2, |_: i32| panic!("there is nothing"));
+        let mut exhausted = 3..=3;
+        assert_eq!(exhausted.next(), Some(3));
+        for_each(exhausted, |_| panic!("there is nothing left"));
+        let too_long = catch_unwind(|| for_each(0..=usize::MAX, |_| ()));
+        assert!(too_long.is_err(), "there is no number for so many");
     });
 }
 
