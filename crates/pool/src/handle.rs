@@ -270,6 +270,7 @@ impl<R> JoinHandle<R> {
                 None => block(self.shared.packet()),
             }
         }
+        self.withdraw();
         finish(self.shared.packet().take())
     }
 
@@ -281,6 +282,15 @@ impl<R> JoinHandle<R> {
         // Others may take its forks meanwhile.
         worker.before_blocking();
         worker.wait(&mut TaskOf { handle: self, inside: worker.is_of(&self.registry), announced: Cell::new(false) });
+    }
+
+    /// Takes the task out of the queue it was entered with, if it is still there: it has ended, and the pool may have, too.
+    fn withdraw(&mut self) {
+        let task = Arc::as_ptr(&self.shared);
+        if std::mem::take(&mut self.entered) && self.registry.withdraw(task.cast_mut().cast()) {
+            // SAFETY: the count that `queued_again` left with the queue, and nobody else has taken it.
+            unsafe { Arc::decrement_strong_count(task) };
+        }
     }
 
     /// Runs the task on this worker if it is of the same pool and nobody began it; true if there is nothing left to wait for.
@@ -396,6 +406,7 @@ impl<R> Future for JoinHandle<R> {
         if !self.is_finished() && self.shared.packet().wake_by(context.waker().clone()) {
             return Poll::Pending;
         }
+        self.withdraw();
         Poll::Ready(finish(self.shared.packet().take()))
     }
 }

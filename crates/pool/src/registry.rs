@@ -393,6 +393,11 @@ impl Registry {
         }
     }
 
+    /// Takes an entry back; false if somebody took it before.
+    pub(crate) fn withdraw(&self, entry: *mut Task) -> bool {
+        self.find_passed(|passed| matches!(passed, Passed::Entry(task) if ptr::eq(*task, entry))).is_some()
+    }
+
     #[inline]
     fn find_passed(&self, wanted: impl Fn(&Passed) -> bool) -> Option<Passed> {
         if self.passed.len() == 0 { None } else { self.search_passed(wanted) }

@@ -321,3 +321,26 @@ fn a_task_spawned_back_into_a_pool_that_waits_is_run() {
         });
     }
 }
+
+/// A worker of another pool entered with a task that somebody ran meanwhile, or that nobody comes to take any more.
+#[test]
+fn what_a_handle_entered_with_is_not_left_behind() {
+    ends(|| {
+        for round in 0..if cfg!(miri) { 5 } else { 300 } {
+            let (a, b) = (pool(1), pool(1));
+            let token = Arc::new(());
+            let kept = Arc::clone(&token);
+            let result = b.install(move || {
+                let handle = a.spawn(move || Arc::clone(&kept));
+                // The pool ends while, or before, the handle is looked at.
+                let ending = std::thread::spawn(move || drop(a));
+                if round % 2 == 0 {
+                    ending.join().unwrap();
+                }
+                handle.join().unwrap()
+            });
+            drop(result);
+            until(|| Arc::strong_count(&token) == 1);
+        }
+    });
+}
