@@ -163,7 +163,8 @@ fn until(condition: impl Fn() -> bool) {
 /// that wants the same lock.
 #[test]
 fn whoever_waits_takes_nothing_below_what_it_waits_for() {
-    for _ in 0..20 {
+    let (rounds, pauses) = if cfg!(miri) { (2, 30) } else { (20, 1000) };
+    for _ in 0..rounds {
         let pool = pool(2);
         let sum = Arc::new(Mutex::new(0));
         let (started, taken) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
@@ -176,7 +177,7 @@ fn whoever_waits_takes_nothing_below_what_it_waits_for() {
                 || {
                     taken.store(true, Ordering::SeqCst);
                     // Long enough that whoever holds the lock goes looking for something to help with.
-                    for _ in 0..1000 {
+                    for _ in 0..pauses {
                         yield_now();
                     }
                 },
