@@ -1,0 +1,7 @@
+//! The real world around the machines of `filch-core`.
+//!
+//! [`store`] keeps what was acknowledged, [`exec`] runs commands and [`detect`] finds out what a machine offers. Nothing
+//! here decides where a task goes or who steals it; that is the core's alone, and what is here carries it out.
+#![forbid(unsafe_code)]
+
+pub mod store;
