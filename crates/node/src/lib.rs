@@ -4,4 +4,5 @@
 //! here decides where a task goes or who steals it; that is the core's alone, and what is here carries it out.
 #![forbid(unsafe_code)]
 
+pub mod exec;
 pub mod store;

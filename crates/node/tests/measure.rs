@@ -6,9 +6,13 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use filch_node::exec::{Command, Executor};
 use filch_node::store::{BlobChange, BlobId, Entry, Place, Shard, SqliteStore, Store};
 
 const SHARD: Shard = Shard(0);
@@ -111,4 +115,59 @@ fn one_durable_append_against_one_fdatasync() {
         let ratio = append.as_secs_f64() / bare.as_secs_f64();
         println!("p{:2.0}: fdatasync {bare:?}, append {append:?}, ratio {ratio:.2}", part * 100.0);
     }
+}
+
+/// Starts `/bin/true` so many times from two threads, with nothing captured; how many a second.
+fn bare_loop(count: u32) -> f64 {
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..count / 2 {
+                    let mut command = std::process::Command::new("/bin/true");
+                    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                    assert!(command.status().unwrap().success());
+                }
+            });
+        }
+    });
+    f64::from(count) / start.elapsed().as_secs_f64()
+}
+
+/// The same through an executor with two slots, each next one started by the callback of the last.
+fn executor(count: u32) -> f64 {
+    let executor = Arc::new(Executor::new(2));
+    let left = Arc::new(AtomicU32::new(count));
+    let (tell, told) = mpsc::channel::<()>();
+    fn next(executor: &Arc<Executor>, left: &Arc<AtomicU32>, tell: &mpsc::Sender<()>) {
+        if left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
+            return;
+        }
+        let (again, left, tell) = (Arc::clone(executor), Arc::clone(left), tell.clone());
+        let done = Box::new(move |outcome: Result<filch_node::exec::Outcome, _>| {
+            assert!(outcome.unwrap().succeeded());
+            next(&again, &left, &tell);
+        });
+        executor.start(Command::argv("/bin/true", [""; 0]), None, done).detach();
+    }
+    let start = Instant::now();
+    for _ in 0..2 {
+        next(&executor, &left, &tell);
+    }
+    drop(tell);
+    assert!(told.recv().is_err(), "nobody tells; it is over when nobody could");
+    f64::from(count) / start.elapsed().as_secs_f64()
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn commands_per_second_against_a_bare_loop() {
+    let mut ratios = Vec::new();
+    for _ in 0..7 {
+        let (bare, ours) = (bare_loop(3000), executor(3000));
+        println!("bare loop {bare:5.0}/s, executor {ours:5.0}/s, ratio {:.3}", ours / bare);
+        ratios.push(ours / bare);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("median ratio {:.3}", ratios[3]);
 }
