@@ -183,12 +183,12 @@ pub(super) fn verify(path: &Path) -> Result<(), Error> {
         return Err(Error::damaged(path, verdict));
     }
     for shard in shards(&connection).map_err(failed)? {
-        let mut after = Place(0);
-        if let Some(snapshot) = snapshot(path, shard)? {
-            after = snapshot.up_to;
-            snapshot.chunks.into_iter().try_for_each(|chunk| chunk.map(drop))?;
+        // What is folded meanwhile is read again from the newer snapshot.
+        while let Err(error) = verify_shard(path, shard) {
+            if !matches!(error, Error::Folded { .. }) {
+                return Err(error);
+            }
         }
-        Journal::open(path, shard, after)?.try_for_each(|group| group.map(drop))?;
     }
     let mut statement = connection.prepare("SELECT place, body FROM blob").map_err(failed)?;
     let mut rows = statement.query([]).map_err(failed)?;
@@ -200,6 +200,15 @@ pub(super) fn verify(path: &Path) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+fn verify_shard(path: &Path, shard: Shard) -> Result<(), Error> {
+    let mut after = Place(0);
+    if let Some(mut snapshot) = snapshot(path, shard)? {
+        after = snapshot.up_to;
+        snapshot.chunks.try_for_each(|chunk| chunk.map(drop))?;
+    }
+    Journal::open(path, shard, after)?.try_for_each(|group| group.map(drop))
 }
 
 fn shards(connection: &Connection) -> rusqlite::Result<Vec<Shard>> {
