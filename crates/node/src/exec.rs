@@ -10,10 +10,11 @@
 //! its deadline and its cancellation. Starting a process takes the time of a whole core (the starting thread is suspended
 //! until the new program is loaded), so as many threads are needed as processes start at once, and one thread that waits
 //! for all of them would only add a switch to another thread to each. `tests/measure.rs` compares it with a bare loop that
-//! starts `/bin/true` from two threads and captures nothing: 0.92 to 1.05 of its rate, run by run, 1.00 in the median.
-//! Waiting for the ends of the pipes as well as for the end of the process, which wakes a thread twice, had 0.92, and
-//! tokio's driver of processes (pidfds and epoll, two threads) 0.82. Threads are started when there is something to run
-//! and end with the [`Executor`].
+//! starts `/bin/true` from two threads and captures nothing. In seven pairs on a busy two-core machine it had 0.92 to 1.05
+//! of the loop's rate, 1.00 in the median. Waiting for the ends of the pipes as well as for the end of the process, which
+//! wakes a thread twice, had 0.89 to 1.03, median 0.92, so the two overlap. Tokio's driver of processes (pidfds and epoll,
+//! two threads), tried once with a program that is not kept, had 0.81 to 1.23 in five pairs, median 0.84. Threads are
+//! started when there is something to run and end with the [`Executor`].
 //!
 //! Never uses `pre_exec` or anything else that would make the standard library leave the path over `posix_spawn`: limits
 //! are set by a shell in front of the command instead. So it can neither catch processes that leave their group
