@@ -216,17 +216,17 @@ impl ExpectedCompletion {
 
 /// How uneven the worker's resources are used with the demand added: the gap between the most and the least used.
 fn fragmentation(task: &TaskView<'_>, worker: &WorkerView<'_>) -> f64 {
-    let used = |extra: bool| {
-        let (mut most, mut least) = (0.0f64, 1.0f64);
-        for (resource, capacity) in worker.capacity.iter() {
-            let asked = task.demand.amounts().iter().find(|entry| entry.0 == resource).map_or(Amount(0), |e| e.1);
-            let reserved = worker.reserved.get(resource) + if extra { asked } else { Amount(0) };
-            let share = reserved.as_f64() / capacity.as_f64();
-            (most, least) = (most.max(share), least.min(share));
-        }
-        (most - least).max(0.0)
-    };
-    used(true) - used(false)
+    // The most and the least used, without the task and with it.
+    let (mut before, mut after) = ((0.0f64, 1.0f64), (0.0f64, 1.0f64));
+    for (resource, capacity) in worker.capacity.iter() {
+        let asked = task.demand.amounts().iter().find(|entry| entry.0 == resource).map_or(Amount(0), |e| e.1);
+        let (reserved, capacity) = (worker.reserved.get(resource), capacity.as_f64());
+        let share = reserved.as_f64() / capacity;
+        before = (before.0.max(share), before.1.min(share));
+        let share = if asked == Amount(0) { share } else { (reserved + asked).as_f64() / capacity };
+        after = (after.0.max(share), after.1.min(share));
+    }
+    (after.0 - after.1).max(0.0) - (before.0 - before.1).max(0.0)
 }
 
 impl Policy for ExpectedCompletion {
