@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use smallvec::SmallVec;
+
 use crate::action::{Action, Refusal};
 use crate::config::Config;
 use crate::event::{End, Event, Held, Remaining, WorkerChange};
@@ -19,11 +21,9 @@ use crate::rng::Rng;
 use crate::scheduler::Scheduler;
 use crate::task::Cause;
 use crate::time::{Span, Time};
-use crate::wire::{Beat, Hello, Message, Order};
+use crate::wire::{Beat, DIGEST, Hello, Message, Order};
 use crate::worker::WorkerState;
 
-/// Peers in one digest: well below 2 KB, however many workers there are.
-const DIGEST: usize = 16;
 /// Orders in one message.
 const ORDERS: usize = 256;
 
@@ -81,7 +81,7 @@ struct Session {
     /// Handings-over so far.
     number: u64,
     /// The latest of them that may be on their way, how many tasks each brought, and when they were sent.
-    on_the_way: VecDeque<(u64, u32, Time)>,
+    on_the_way: SmallVec<[(u64, u32, Time); 2]>,
     /// What was missing when it was last asked.
     suspects: BTreeSet<Held>,
     asked_at: Option<Time>,
@@ -89,6 +89,8 @@ struct Session {
     question: u64,
     answered: bool,
     digest_at: Time,
+    /// Whether it was last told of somebody with something queued.
+    knows_peers: bool,
     /// Whether it is among those that look for work and have not found any.
     hungry: bool,
     /// Known from an earlier life, and not heard of in this one.
@@ -101,12 +103,13 @@ impl Session {
             worker,
             heard,
             number: 0,
-            on_the_way: VecDeque::new(),
+            on_the_way: SmallVec::new(),
             suspects: BTreeSet::new(),
             asked_at: None,
             question: 0,
             answered: true,
             digest_at: Time::ZERO,
+            knows_peers: false,
             hungry: false,
             absent,
         }
@@ -134,6 +137,8 @@ pub struct Coordinator {
     sessions: Vec<Option<Session>>,
     /// When to look whether a worker is still there.
     leases: BTreeSet<(Time, WorkerId)>,
+    /// The first of them.
+    lease_due: Time,
     /// Offers nobody knows the end of: the victim that asked.
     disputed: BTreeMap<Held, WorkerId>,
     /// Workers that were told there is nothing for them, the longest waiting first. Some may have found work since.
@@ -144,6 +149,8 @@ pub struct Coordinator {
     /// Tasks that were given to others because whoever should have had them had not.
     found_missing: u64,
     actions: Vec<Action>,
+    /// What goes to whom; serves again.
+    hands: Vec<(WorkerId, Vec<Order>)>,
     refusal: Option<Refusal>,
 }
 
@@ -162,12 +169,14 @@ impl Coordinator {
             now: Time::ZERO,
             sessions: Vec::new(),
             leases: BTreeSet::new(),
+            lease_due: Time::NEVER,
             disputed: BTreeMap::new(),
             hungry: VecDeque::new(),
             store: None,
             since: Time::ZERO,
             found_missing: 0,
             actions: Vec::new(),
+            hands: Vec::new(),
             refusal: None,
         })
     }
@@ -202,7 +211,9 @@ impl Coordinator {
         if at >= self.sessions.len() {
             self.sessions.resize_with(at + 1, || None);
         }
-        self.leases.insert((session.heard + self.lease, session.worker));
+        let due = session.heard + self.lease;
+        self.leases.insert((due, session.worker));
+        self.lease_due = self.lease_due.min(due);
         self.sessions[at] = Some(session);
     }
 
@@ -243,16 +254,20 @@ impl Coordinator {
     /// When `step` must be called again at the latest.
     #[must_use]
     pub fn next_timer(&self) -> Option<Time> {
-        let lease = self.leases.first().map(|entry| entry.0);
-        let renew = self.store.map(|store| store.renew_at);
-        [self.scheduler.next_timer(), lease, renew].into_iter().flatten().min()
+        let renew = self.store.map_or(Time::NEVER, |store| store.renew_at);
+        let scheduler = self.scheduler.next_timer().unwrap_or(Time::NEVER);
+        let earliest = scheduler.min(self.lease_due).min(renew);
+        (earliest < Time::NEVER).then_some(earliest)
     }
 
     /// Handles one input at the moment `now`.
     pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
         self.now = self.now.max(now);
         self.renew(out);
-        self.end_leases(out);
+        if self.lease_due <= self.now {
+            self.end_leases(out);
+            self.lease_due = self.leases.first().map_or(Time::NEVER, |entry| entry.0);
+        }
         match input {
             Input::Stored { begun } => {
                 let renew_at = self.now + self.renew_every();
@@ -308,7 +323,7 @@ impl Coordinator {
     /// Passes on what the scheduler wants. Why it refused something, if it did.
     fn pass_on(&mut self, actions: &mut Vec<Action>, out: &mut Vec<Output>) -> Option<Refusal> {
         // Tasks for the same worker go in one message, but those that wait for the store keep no others waiting.
-        let mut hands: Vec<(WorkerId, Vec<Order>)> = Vec::new();
+        let mut hands = std::mem::take(&mut self.hands);
         let mut refused = None;
         for action in actions.drain(..) {
             match action {
@@ -330,12 +345,12 @@ impl Coordinator {
                 other => out.push(Output::Action(other)),
             }
         }
-        for (to, orders) in hands {
+        for (to, orders) in hands.drain(..) {
             let now = self.now;
             let Some(session) = self.session(to) else { continue };
             session.number += 1;
             let number = session.number;
-            session.on_the_way.push_back((number, orders.len() as u32, now));
+            session.on_the_way.push((number, orders.len() as u32, now));
             // What somebody else could have sooner is worth telling to as many as there are tasks.
             let spare = orders.iter().filter(|order| !order.bound).count();
             out.push(Output::Send { to, message: Message::Hand { number, orders } });
@@ -343,6 +358,7 @@ impl Coordinator {
                 self.wake_hungry(spare, out);
             }
         }
+        self.hands = hands;
         refused
     }
 
@@ -538,9 +554,8 @@ impl Coordinator {
     /// A worker would take `count` tasks more than it has seen; some may be on their way.
     fn wanted(&mut self, from: WorkerId, count: u32, seen: u64, out: &mut Vec<Output>) {
         let Some(session) = self.session(from) else { return };
-        while session.on_the_way.front().is_some_and(|entry| entry.0 <= seen) {
-            session.on_the_way.pop_front();
-        }
+        let came = session.on_the_way.iter().take_while(|entry| entry.0 <= seen).count();
+        session.on_the_way.drain(..came);
         let coming: u32 = session.on_the_way.iter().map(|entry| entry.1).sum();
         self.tell(Event::Want { worker: from, count: count.saturating_sub(coming) }, out);
     }
@@ -553,9 +568,16 @@ impl Coordinator {
             return;
         }
         session.digest_at = at;
+        let knew = session.knows_peers;
         let rng = &mut self.rng;
-        let digest = self.scheduler.sample_loaded(DIGEST, |bound| rng.below(bound));
-        out.push(Output::Send { to, message: Message::Digest(digest) });
+        let peers = self.scheduler.sample_loaded(DIGEST, |bound| rng.below(bound));
+        if peers.is_empty() && !knew {
+            return;
+        }
+        if let Some(session) = self.session(to) {
+            session.knows_peers = !peers.is_empty();
+        }
+        out.push(Output::Send { to, message: Message::Digest(peers) });
     }
 
     fn hear_end(&mut self, from: WorkerId, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {
@@ -629,10 +651,9 @@ impl Coordinator {
         }
         session.answered = true;
         // Nothing is on its way for so long: it was lost.
-        while session.on_the_way.front().is_some_and(|entry| entry.2 + longest <= now) {
-            session.on_the_way.pop_front();
-        }
-        if session.on_the_way.back().is_some_and(|entry| entry.0 > seen) {
+        let lost = session.on_the_way.iter().take_while(|entry| entry.2 + longest <= now).count();
+        session.on_the_way.drain(..lost);
+        if session.on_the_way.last().is_some_and(|entry| entry.0 > seen) {
             return;
         }
         let missing: BTreeSet<Held> = believed.difference(&has).copied().collect();

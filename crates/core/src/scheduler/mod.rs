@@ -26,7 +26,7 @@ mod run;
 mod serve;
 mod settle;
 mod slab;
-mod sorted;
+pub(crate) mod sorted;
 mod state;
 mod submit;
 mod tasks;

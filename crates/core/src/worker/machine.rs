@@ -6,7 +6,8 @@
 
 mod peers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -20,10 +21,11 @@ use crate::map::Map;
 use crate::planted::{Mistake, makes};
 use crate::resources::Vector;
 use crate::rng::Rng;
+use crate::scheduler::sorted::Sorted;
 use crate::steal::{self, Guard, StealOutcome, StealTelemetry, VictimChooser};
 use crate::task::Cause;
 use crate::time::{Span, Time, Work};
-use crate::wire::{Beat, Hello, Message, Order, Party, fingerprint};
+use crate::wire::{Beat, DIGEST, Hello, Message, Order, Party, fingerprint};
 
 /// Attempts remembered after they are gone, so that a message that comes twice does nothing twice.
 const REMEMBERED: usize = 1024;
@@ -92,7 +94,7 @@ pub enum Output {
         message: Message,
     },
     /// Run this.
-    Run(Box<Order>),
+    Run(Arc<Order>),
     /// Stop this.
     Stop {
         /// What.
@@ -114,7 +116,8 @@ enum Place {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    order: Box<Order>,
+    /// Shared with whoever runs it.
+    order: Arc<Order>,
     place: Place,
     /// When it came to its place.
     since: Time,
@@ -142,60 +145,64 @@ enum Thief {
     },
 }
 
-/// The worker machine.
+/// The worker machine. What almost every step looks at lies together: with very many workers in one process a step costs
+/// as much as what it must get from memory.
+#[repr(C)]
 pub struct WorkerMachine {
+    now: Time,
+    /// The earliest of all its timers.
+    due: Time,
+    id: Option<WorkerId>,
+    thief: Thief,
+    queue: Sorted<QueueKey>,
+    running: SmallVec<[TaskId; 4]>,
+    held: Map<TaskId, Entry>,
+    reserved: Vector,
+    queued_work: Work,
+    fingerprint: u64,
+    /// Ends the coordinator has not noted yet, by what they are of. Few, unless it is cut off.
+    unnoted: SmallVec<[(Held, Span, End); 2]>,
+    duration_s: Option<f64>,
+    round_trip_s: f64,
+    seen: u64,
+    /// The life of the coordinator that welcomed it.
+    epoch: u64,
+    /// When the latest was sent that the coordinator says it has heard.
+    heard: Time,
+    beat_at: Option<Time>,
+    hello_at: Option<Time>,
+    /// Tasks asked for that have not come.
+    asked: u32,
+    failures: u32,
+    late: bool,
+    steals: bool,
+    draining: bool,
+    fenced: bool,
+    nothing_central: bool,
+    recent_first: bool,
+    capacity: Vector,
+    spec: WorkerSpec,
+    peers: Registry,
+    taken: Recent<(TaskId, u32, u32), ()>,
+    /// Attempts it said it does not have: should they still come, they are too late.
+    refused: Recent<(TaskId, u32), ()>,
+    /// When attempts have run too long.
+    timeouts: Sorted<(Time, TaskId)>,
+    /// Offers by when to ask whose they are.
+    offers: Sorted<(Time, TaskId)>,
+    lease: Span,
+    reserve_after: Span,
     stealing: Stealing,
     guard: Guard,
     chooser: VictimChooser,
-    recent_first: bool,
-    steals: bool,
-    late: bool,
-    lease: Span,
-    reserve_after: Span,
-    spec: WorkerSpec,
-    capacity: Vector,
     rng: Rng,
-    now: Time,
-    id: Option<WorkerId>,
-    /// The life of the coordinator that welcomed it.
-    epoch: u64,
-    draining: bool,
     load: LoadReport,
-    held: Map<TaskId, Entry>,
-    queue: BTreeSet<QueueKey>,
-    queued_work: Work,
-    running: Vec<TaskId>,
-    reserved: Vector,
-    fingerprint: u64,
-    /// Offers by when to ask whose they are.
-    offers: BTreeSet<(Time, TaskId)>,
     offered: BTreeMap<TaskId, (Held, WorkerId, Time)>,
-    /// When attempts have run too long.
-    timeouts: BTreeSet<(Time, TaskId)>,
-    /// Ends the coordinator has not noted yet.
-    unnoted: BTreeMap<Held, (Span, End)>,
-    taken: Recent<(TaskId, u32, u32), ()>,
     denied: Recent<Held, ()>,
-    /// Attempts it said it does not have: should they still come, they are too late.
-    refused: Recent<(TaskId, u32), ()>,
     passed_on: Recent<TaskId, (Held, WorkerId)>,
-    peers: Registry,
-    thief: Thief,
     tried: SmallVec<[WorkerId; 8]>,
-    failures: u32,
     requests: u64,
     telemetry: StealTelemetry,
-    /// When the latest was sent that the coordinator says it has heard.
-    heard: Time,
-    fenced: bool,
-    hello_at: Option<Time>,
-    beat_at: Option<Time>,
-    seen: u64,
-    /// Tasks asked for that have not come.
-    asked: u32,
-    nothing_central: bool,
-    round_trip_s: f64,
-    duration_s: Option<f64>,
 }
 
 impl WorkerMachine {
@@ -222,15 +229,15 @@ impl WorkerMachine {
             draining: false,
             load: LoadReport::default(),
             held: Map::default(),
-            queue: BTreeSet::new(),
+            queue: Sorted::default(),
             queued_work: Work::default(),
-            running: Vec::new(),
+            running: SmallVec::new(),
             reserved: Vector::default(),
             fingerprint: 0,
-            offers: BTreeSet::new(),
+            offers: Sorted::default(),
             offered: BTreeMap::new(),
-            timeouts: BTreeSet::new(),
-            unnoted: BTreeMap::new(),
+            timeouts: Sorted::default(),
+            unnoted: SmallVec::new(),
             taken: Recent::new(REMEMBERED),
             denied: Recent::new(REMEMBERED),
             refused: Recent::new(REMEMBERED),
@@ -243,6 +250,7 @@ impl WorkerMachine {
             telemetry: StealTelemetry::of_recent(PEERS_KEPT),
             heard: Time::ZERO,
             fenced: false,
+            due: Time::NEVER,
             hello_at: None,
             beat_at: None,
             seen: 0,
@@ -256,7 +264,9 @@ impl WorkerMachine {
     /// Handles one input at the moment `now`. Timers due by then fire first.
     pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
         self.now = self.now.max(now);
-        self.fire_timers(out);
+        if self.due <= self.now {
+            self.fire_timers(out);
+        }
         match input {
             Input::Tick => {}
             Input::Connected => self.greet(out),
@@ -270,22 +280,25 @@ impl WorkerMachine {
         self.begin_what_fits(out);
         self.want(out);
         self.consider_stealing(out);
+        self.due = self.earliest_timer();
     }
 
     /// When `step` must be called again at the latest.
     #[must_use]
     pub fn next_timer(&self) -> Option<Time> {
+        (self.due < Time::NEVER).then_some(self.due)
+    }
+
+    fn earliest_timer(&self) -> Time {
         let steal = match self.thief {
             Thief::Content => None,
             Thief::Asked { sent, .. } => Some(sent + self.patience()),
             Thief::Pause { until } => Some(until),
         };
         let fence = (!self.fenced && self.id.is_some()).then(|| self.fence_at());
-        let first = |set: &BTreeSet<(Time, TaskId)>| set.first().map(|entry| entry.0);
-        [self.hello_at, self.beat_at, steal, fence, first(&self.offers), first(&self.timeouts)]
-            .into_iter()
-            .flatten()
-            .min()
+        let first = |set: &Sorted<(Time, TaskId)>| set.first().map(|entry| entry.0);
+        let timers = [self.hello_at, self.beat_at, steal, fence, first(&self.offers), first(&self.timeouts)];
+        timers.into_iter().fold(Time::NEVER, |least, at| least.min(at.unwrap_or(Time::NEVER)))
     }
 
     /// Who it is, once the coordinator has said so.
@@ -451,7 +464,9 @@ impl WorkerMachine {
             }
             Message::Revoke { held, cause } => self.revoked(held, cause, out),
             Message::Noted(held) => {
-                self.unnoted.remove(&held);
+                if let Ok(at) = self.find_unnoted(held) {
+                    self.unnoted.remove(at);
+                }
             }
             Message::Show { number } => {
                 let holds = self.holds().collect();
@@ -470,9 +485,13 @@ impl WorkerMachine {
                 }
             }
             Message::Ruling { held, yours } => self.ruled(held, yours),
-            Message::Digest(digest) => {
+            Message::Digest(peers) => {
                 let stale_after = Span(self.stealing.discovery_interval.0.saturating_mul(3));
-                self.peers.merge(&digest, self.id, self.now, stale_after);
+                if peers.len() < DIGEST {
+                    self.peers.replace(&peers, self.id, self.now);
+                } else {
+                    self.peers.merge(&peers, self.id, self.now, stale_after);
+                }
                 if let Thief::Pause { .. } = self.thief {
                     self.thief = Thief::Content;
                     self.tried.clear();
@@ -499,7 +518,7 @@ impl WorkerMachine {
         };
         self.asked = beat.wants;
         self.send(Message::Beat(Box::new(beat)), out);
-        for (&held, &(ran, end)) in &self.unnoted {
+        for &(held, ran, end) in &self.unnoted {
             out.push(Output::Send { to: Party::Coordinator, message: Message::Ended { held, ran, end } });
         }
     }
@@ -592,7 +611,7 @@ impl WorkerMachine {
         self.fingerprint = self.fingerprint.wrapping_add(fingerprint(&order.held));
         self.queued_work += order.expected;
         self.queue.insert(queue_key(&order));
-        self.held.insert(task, Entry { order: Box::new(order), place: Place::Queued, since: self.now });
+        self.held.insert(task, Entry { order: Arc::new(order), place: Place::Queued, since: self.now });
         self.thief = match self.thief {
             Thief::Pause { .. } => Thief::Content,
             ref other => other.clone(),
@@ -691,7 +710,10 @@ impl WorkerMachine {
     }
 
     fn report_end(&mut self, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {
-        self.unnoted.insert(held, (ran, end));
+        match self.find_unnoted(held) {
+            Ok(at) => self.unnoted[at] = (held, ran, end),
+            Err(at) => self.unnoted.insert(at, (held, ran, end)),
+        }
         self.send(Message::Ended { held, ran, end }, out);
     }
 
@@ -721,9 +743,15 @@ impl WorkerMachine {
         }
     }
 
+    /// Where the end of an attempt that is not noted is, or should be.
+    fn find_unnoted(&self, held: Held) -> Result<usize, usize> {
+        self.unnoted.binary_search_by_key(&held, |entry| entry.0)
+    }
+
     /// Whether the end of an attempt, under whatever hop, is still being told.
     fn is_unnoted(&self, held: Held) -> bool {
-        self.unnoted.range(Held { hop: 0, ..held }..=Held { hop: u32::MAX, ..held }).next().is_some()
+        let first = self.unnoted.partition_point(|entry| entry.0 < Held { hop: 0, ..held });
+        self.unnoted.get(first).is_some_and(|entry| (entry.0.task, entry.0.attempt) == (held.task, held.attempt))
     }
 
     fn ruled(&mut self, held: Held, yours: bool) {
@@ -737,7 +765,7 @@ impl WorkerMachine {
             return;
         }
         // The thief's hop is used up; whatever it says of it no longer counts.
-        entry.order.held.hop = held.hop + 1;
+        Arc::make_mut(&mut entry.order).held.hop = held.hop + 1;
         entry.place = Place::Queued;
         self.fingerprint = self.fingerprint.wrapping_add(fingerprint(&entry.order.held));
         self.queued_work += entry.order.expected;

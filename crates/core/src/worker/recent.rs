@@ -5,37 +5,52 @@ use std::hash::Hash;
 
 use crate::map::Map;
 
+/// So few are looked through one by one.
+const FEW: usize = 32;
+
 /// A bounded memory: what came last is found, what came long ago is forgotten.
 #[derive(Clone, Debug)]
 pub(crate) struct Recent<K, V> {
-    order: VecDeque<K>,
+    order: VecDeque<(K, V)>,
+    /// The same by key. Empty while there are few: most workers of a large cluster never have many.
     known: Map<K, V>,
     most: usize,
 }
 
-impl<K: Copy + Eq + Hash, V> Recent<K, V> {
+impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
     pub(crate) fn new(most: usize) -> Self {
         Recent { order: VecDeque::new(), known: Map::default(), most }
     }
 
     pub(crate) fn insert(&mut self, key: K, value: V) {
-        if self.known.insert(key, value).is_some() {
+        if self.known.is_empty() {
+            if let Some(entry) = self.order.iter_mut().find(|entry| entry.0 == key) {
+                entry.1 = value;
+                return;
+            }
+        } else if self.known.insert(key, value).is_some() {
             return;
         }
-        self.order.push_back(key);
+        self.order.push_back((key, value));
         if self.order.len() > self.most
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((oldest, _)) = self.order.pop_front()
         {
             self.known.remove(&oldest);
+        }
+        if self.known.is_empty() && self.order.len() > FEW {
+            self.known = self.order.iter().copied().collect();
         }
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        if self.known.is_empty() {
+            return self.order.iter().find(|entry| entry.0 == *key).map(|entry| &entry.1);
+        }
         self.known.get(key)
     }
 
     pub(crate) fn contains(&self, key: &K) -> bool {
-        self.known.contains_key(key)
+        self.get(key).is_some()
     }
 }
 
@@ -45,12 +60,17 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let mut recent = Recent::new(3);
-        for key in [1, 2, 1, 3, 4] {
-            recent.insert(key, key * 10);
+        for most in [3, FEW, FEW + 1, 100] {
+            let mut recent = Recent::new(most);
+            for key in 0..300 {
+                recent.insert(key, key * 10);
+                recent.insert(key / 2, key);
+                let oldest = recent.order.front().map(|entry| entry.0);
+                assert!(recent.order.len() <= most && oldest.is_some_and(|oldest| recent.contains(&oldest)));
+                assert_eq!(recent.get(&(key / 2)), Some(&key), "{most}");
+                assert!(recent.known.is_empty() || recent.known.len() == recent.order.len());
+            }
+            assert_eq!((recent.order.len(), recent.contains(&1000)), (most, false));
         }
-        assert!(!recent.contains(&1) && recent.contains(&2));
-        assert_eq!(recent.get(&4), Some(&40));
-        assert_eq!(recent.order.len(), recent.known.len());
     }
 }

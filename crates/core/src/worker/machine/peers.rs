@@ -187,7 +187,8 @@ impl WorkerMachine {
         if !self.steals || !hungry || self.draining || self.fenced || coordinator_first {
             return;
         }
-        if !matches!(self.thief, Thief::Content) {
+        // If nobody it knows of has anything only news can change that, and news wake it.
+        if !matches!(self.thief, Thief::Content) || !self.peers.anybody_has(self.chooser.least_depth()) {
             return;
         }
         match self.chooser.choose(&mut self.rng, &self.peers, own, &self.tried) {
