@@ -24,12 +24,15 @@ pub struct Calendar<T> {
     /// Which places of a wheel hold something, a bit each.
     used: [u64; WHEELS],
     places: Vec<VecDeque<(u64, T)>>,
+    /// Memory of places that are empty, for the next that is not. Otherwise every place would keep as much as it once
+    /// needed, and each of them would be cold.
+    spare: Vec<VecDeque<(u64, T)>>,
 }
 
 impl<T> Default for Calendar<T> {
     fn default() -> Self {
         let places = (0..WHEELS * PLACES).map(|_| VecDeque::new()).collect();
-        Calendar { now: 0, len: 0, used: [0; WHEELS], places }
+        Calendar { now: 0, len: 0, used: [0; WHEELS], places, spare: Vec::new() }
     }
 }
 
@@ -61,8 +64,14 @@ impl<T> Calendar<T> {
         let differs = at ^ self.now;
         let wheel = (63 - (differs | 1).leading_zeros()) / BITS;
         let place = (at >> (wheel * BITS)) as usize & (PLACES - 1);
-        self.used[wheel as usize] |= 1 << place;
-        self.places[wheel as usize * PLACES + place].push_back((at, what));
+        let index = wheel as usize * PLACES + place;
+        if self.used[wheel as usize] & 1 << place == 0 {
+            self.used[wheel as usize] |= 1 << place;
+            if let Some(spare) = self.spare.pop() {
+                self.places[index] = spare;
+            }
+        }
+        self.places[index].push_back((at, what));
     }
 
     /// Takes out what happens next.
@@ -76,6 +85,8 @@ impl<T> Calendar<T> {
                 let (time, what) = self.places[at].pop_front()?;
                 if self.places[at].is_empty() {
                     self.used[wheel] &= !(1 << place);
+                    let spare = std::mem::take(&mut self.places[at]);
+                    self.spare.push(spare);
                 }
                 self.now = time;
                 self.len -= 1;
@@ -89,8 +100,7 @@ impl<T> Calendar<T> {
             for (time, what) in moved.drain(..) {
                 self.place(time, what);
             }
-            // Its memory serves again.
-            self.places[at] = moved;
+            self.spare.push(moved);
         }
     }
 }

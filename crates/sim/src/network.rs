@@ -19,13 +19,13 @@ pub struct Network {
     pub latency: Span,
     /// How much that varies: `constant`, `uniform` (from half to one and a half of it) or `log_normal` (its median, sigma 0.5).
     pub spread: Spread,
-    /// Share of the messages that never arrive.
+    /// Share of the frames that never arrive. A frame is what one step of a machine says to the same place.
     #[schemars(range(min = 0, max = 0.9))]
     pub loss: f64,
-    /// Share of the messages that arrive twice.
+    /// Share of the frames that arrive twice.
     #[schemars(range(min = 0, max = 0.9))]
     pub duplication: f64,
-    /// Whether a message may overtake another between the same two.
+    /// Whether a frame may overtake another between the same two.
     pub reordering: bool,
     /// Bytes a second that the link of a worker takes; 0 is without limit. Only what tasks read (`workload.input`) is that
     /// large; messages are not counted.

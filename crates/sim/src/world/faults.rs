@@ -54,8 +54,8 @@ impl World {
         for missed in std::mem::take(&mut found.missed) {
             // Messages to a process that is gone are gone with it.
             if let Happening::Deliver(at) = missed {
-                self.packets[at as usize] = None;
-                self.free_packets.push(at);
+                self.frames[at as usize].messages.clear();
+                self.free_frames.push(at);
             }
         }
         self.mark(|| Mark::Died { node });

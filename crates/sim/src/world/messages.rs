@@ -5,8 +5,9 @@ use filch_core::wire::{Message, Party};
 use filch_core::worker;
 use filch_core::{Action, Time, WorkerId};
 
-use super::{Happening, Node, Packet, Sender, World};
+use super::{Frame, Happening, Node, Parcel, Route, Sender, World};
 use crate::marks::Mark;
+use crate::workload::NONE;
 
 /// Whether a message is a sign of life and nothing else. `answers` says whether a beat is being answered.
 fn is_heartbeat(message: &Message, answers: bool) -> bool {
@@ -21,66 +22,115 @@ impl World {
 
     // ---- the network ----
 
-    fn transmit(&mut self, packet: Packet) {
+    /// Puts a message into the frame that is being filled for its place, or begins one.
+    fn pack(&mut self, route: Route, heartbeat: bool, message: Message) {
         self.counts.messages += 1;
-        self.beats_sent += u64::from(packet.heartbeat);
-        let seat = self.seats[packet.seat as usize].part;
+        self.beats_sent += u64::from(heartbeat);
+        let open = match (route.from, route.to) {
+            (Sender::Coordinator, Some(node)) => self.nodes[node as usize].open,
+            // A worker sends to few at a time.
+            (from, to) => {
+                let same = |at: &u32| {
+                    let route = &self.frames[*at as usize].route;
+                    route.to == to && route.from == from
+                };
+                self.open.iter().copied().find(same).unwrap_or(NONE)
+            }
+        };
+        let at = if open != NONE {
+            open
+        } else {
+            let at = self.begin_frame(route);
+            if let (Sender::Coordinator, Some(node)) = (route.from, route.to) {
+                self.nodes[node as usize].open = at;
+            }
+            self.open.push(at);
+            at
+        };
+        self.frames[at as usize].messages.push(Parcel { message, heartbeat });
+    }
+
+    fn begin_frame(&mut self, route: Route) -> u32 {
+        match self.free_frames.pop() {
+            Some(at) => {
+                self.frames[at as usize].route = route;
+                at
+            }
+            None => {
+                self.frames.push(Frame { route, messages: Vec::new() });
+                self.frames.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Sends what one step has said, a frame for every place.
+    pub(super) fn transmit(&mut self) {
+        let mut open = std::mem::take(&mut self.open);
+        for at in open.drain(..) {
+            self.transmit_frame(at);
+        }
+        self.open = open;
+    }
+
+    fn transmit_frame(&mut self, at: u32) {
+        let route = self.frames[at as usize].route;
+        if let (Sender::Coordinator, Some(node)) = (route.from, route.to) {
+            self.nodes[node as usize].open = NONE;
+        }
+        let seat = self.seats[route.seat as usize].part;
         let part = |node: Option<u32>| node.map_or(seat, |node| self.nodes[node as usize].part);
-        let from = match packet.from {
+        let from = match route.from {
             Sender::Coordinator => None,
             Sender::Worker(_, node) | Sender::Stranger(node) => Some(node),
         };
-        if part(from) != part(packet.to) {
+        let connected = part(from) == part(route.to);
+        let copies = if connected { self.setting.network.copies(&mut self.rng) } else { 0 };
+        if copies == 0 {
+            self.frames[at as usize].messages.clear();
+            self.free_frames.push(at);
             return;
         }
-        let copies = self.setting.network.copies(&mut self.rng);
         let ordered = !self.setting.network.reordering && self.setting.network.varies();
-        let mut packet = Some(packet);
-        for copy in (0..copies).rev() {
-            let mut at = self.now + self.setting.network.delay(&mut self.rng);
-            let Some(this) = (if copy == 0 { packet.take() } else { packet.clone() }) else { return };
+        for copy in 0..copies {
+            let mut due = self.now + self.setting.network.delay(&mut self.rng);
             if ordered {
-                let latest = match (from, this.to) {
+                let latest = match (from, route.to) {
                     (None, Some(node)) => &mut self.nodes[node as usize].latest.0,
                     (Some(node), None) => &mut self.nodes[node as usize].latest.1,
                     (from, to) => self.latest.entry((from.unwrap_or(0), to.unwrap_or(0))).or_insert(Time::ZERO),
                 };
-                *latest = (*latest).max(at);
-                at = *latest;
+                *latest = (*latest).max(due);
+                due = *latest;
             }
-            let place = self.put(this);
-            self.calendar.push(at, Happening::Deliver(place));
-        }
-    }
-
-    fn put(&mut self, packet: Packet) -> u32 {
-        match self.free_packets.pop() {
-            Some(at) => {
-                self.packets[at as usize] = Some(packet);
+            let place = if copy == 0 {
                 at
-            }
-            None => {
-                self.packets.push(Some(packet));
-                self.packets.len() as u32 - 1
-            }
+            } else {
+                let place = self.begin_frame(route);
+                self.frames[place as usize].messages = self.frames[at as usize].messages.clone();
+                place
+            };
+            self.calendar.push(due, Happening::Deliver(place));
         }
     }
 
     pub(super) fn deliver(&mut self, at: u32) {
-        let paused = |world: &World, packet: &Packet| {
-            packet.to.is_some_and(|node| world.nodes[node as usize].paused_until > world.now)
-        };
-        let Some(packet) = self.packets[at as usize].as_ref() else { return };
-        if paused(self, packet)
-            && let Some(node) = packet.to
+        let Route { to, seat, life, from } = self.frames[at as usize].route;
+        if let Some(node) = to
+            && self.nodes[node as usize].paused_until > self.now
         {
             self.nodes[node as usize].missed.push(Happening::Deliver(at));
             return;
         }
-        let Some(Packet { to, seat, life, from, heartbeat, message }) = self.packets[at as usize].take() else {
-            return;
-        };
-        self.free_packets.push(at);
+        let spare = std::mem::take(&mut self.spare);
+        let mut messages = std::mem::replace(&mut self.frames[at as usize].messages, spare);
+        self.free_frames.push(at);
+        self.unpack(to, seat, life, from, &mut messages);
+        messages.clear();
+        self.spare = messages;
+    }
+
+    /// The messages of a frame, one after the other; what they are answered goes out when all have been heard.
+    fn unpack(&mut self, to: Option<u32>, seat: u32, life: u32, from: Sender, messages: &mut Vec<Parcel>) {
         let whose = match (to, from) {
             (Some(node), _) | (None, Sender::Worker(_, node) | Sender::Stranger(node)) => node,
             (None, Sender::Coordinator) => return,
@@ -89,37 +139,47 @@ impl World {
         if self.nodes[whose as usize].life != life || to.is_none() && !self.seats[seat as usize].alive {
             return;
         }
-        self.counts.heartbeats += u64::from(heartbeat);
-        if !heartbeat {
-            self.counts.events += 2;
-        }
-        self.note(8, u64::from(whose) << 8 | u64::from(to.is_none()));
-        match (to, from) {
-            (None, Sender::Stranger(_) | Sender::Worker(..)) => {
+        let beats = messages.iter().filter(|parcel| parcel.heartbeat).count() as u64;
+        self.counts.heartbeats += beats;
+        self.counts.events += 2 * (messages.len() as u64 - beats);
+        self.note(8, u64::from(whose) << 32 | (messages.len() as u64) << 8 | u64::from(to.is_none()));
+        let Some(node) = to else {
+            for Parcel { message, heartbeat } in messages.drain(..) {
                 let input = match (message, from) {
                     (Message::Hello(hello), _) => coordinator::Input::Hello(hello),
                     (message, Sender::Worker(from, _)) => coordinator::Input::Message { from, message },
-                    _ => return,
+                    _ => continue,
                 };
                 self.answers_beat = heartbeat;
-                self.tell(seat, input);
-                self.answers_beat = false;
+                self.step_coordinator(seat, input);
             }
-            (Some(node), Sender::Worker(peer, _)) => {
-                self.input(node, worker::Input::Message { from: peer, message });
-            }
-            (Some(node), _) => {
-                let epoch = self.seats[seat as usize].coordinator.epoch();
-                self.input(node, worker::Input::Told { epoch, message });
-            }
-            (None, Sender::Coordinator) => {}
+            self.answers_beat = false;
+            self.coordinator_stepped(seat);
+            return;
+        };
+        if !self.nodes[node as usize].alive {
+            return;
         }
+        let epoch = self.seats[seat as usize].coordinator.epoch();
+        for Parcel { message, .. } in messages.drain(..) {
+            let input = match from {
+                Sender::Worker(peer, _) => worker::Input::Message { from: peer, message },
+                _ => worker::Input::Told { epoch, message },
+            };
+            self.step_worker(node, input);
+        }
+        self.worker_stepped(node);
     }
 
     // ---- the machines ----
 
     /// Hands something to a coordinator and does what it wants.
     pub(super) fn tell(&mut self, seat: u32, input: coordinator::Input) {
+        self.step_coordinator(seat, input);
+        self.coordinator_stepped(seat);
+    }
+
+    fn step_coordinator(&mut self, seat: u32, input: coordinator::Input) {
         let mut told = std::mem::take(&mut self.told);
         // What the disk confirms changes nothing in the scheduler.
         let looked_at = self.watch.is_some() && !matches!(input, coordinator::Input::Stored { .. });
@@ -149,18 +209,23 @@ impl World {
                 Output::Action(action) => self.act(seat, action),
             }
         }
+    }
+
+    /// A coordinator has done what there was to do for now: what it said and recorded goes out.
+    pub(super) fn coordinator_stepped(&mut self, seat: u32) {
         if self.disk.is_some() {
             self.write(seat);
         }
+        self.transmit();
         self.set_coordinator_timer(seat);
     }
 
-    /// A coordinator's message goes out now.
+    /// A coordinator's message goes out now, with whatever else it says in this step.
     pub(super) fn send(&mut self, seat: u32, to: WorkerId, message: Message) {
         let Some(node) = self.node_behind(seat, to) else { return };
         let life = self.nodes[node as usize].life;
         let heartbeat = is_heartbeat(&message, self.answers_beat);
-        self.transmit(Packet { to: Some(node), seat, life, from: Sender::Coordinator, heartbeat, message });
+        self.pack(Route { to: Some(node), seat, life, from: Sender::Coordinator }, heartbeat, message);
     }
 
     fn act(&mut self, seat: u32, action: Action) {
@@ -195,10 +260,20 @@ impl World {
 
     /// Hands something to a worker and does what it wants.
     pub(super) fn input(&mut self, node: u32, input: worker::Input) {
-        let at = node as usize;
-        if !self.nodes[at].alive {
-            return;
+        if self.nodes[node as usize].alive {
+            self.step_worker(node, input);
+            self.worker_stepped(node);
         }
+    }
+
+    /// A worker has done what there was to do for now: what it said goes out.
+    fn worker_stepped(&mut self, node: u32) {
+        self.transmit();
+        self.set_timer(node);
+    }
+
+    fn step_worker(&mut self, node: u32, input: worker::Input) {
+        let at = node as usize;
         let mut outputs = std::mem::take(&mut self.outputs);
         let now = self.nodes[at].clock.shows(self.now);
         self.nodes[at].machine.step(now, input, &mut outputs);
@@ -211,20 +286,19 @@ impl World {
             match output {
                 worker::Output::Send { to: Party::Coordinator, message } => {
                     let heartbeat = is_heartbeat(&message, false);
-                    self.transmit(Packet { to: None, seat, life, from, heartbeat, message });
+                    self.pack(Route { to: None, seat, life, from }, heartbeat, message);
                 }
                 worker::Output::Send { to: Party::Worker(peer), message } => {
                     // Who is not there any more cannot be reached; a real driver would say so after a while.
                     let Some(other) = self.node_behind(seat, peer) else { continue };
                     let life = self.nodes[other as usize].life;
-                    self.transmit(Packet { to: Some(other), seat, life, from, heartbeat: false, message });
+                    self.pack(Route { to: Some(other), seat, life, from }, false, message);
                 }
                 worker::Output::Run(order) => self.begin(node, &order),
                 worker::Output::Stop { held, cause } => self.stop(node, held, cause),
             }
         }
         self.outputs = outputs;
-        self.set_timer(node);
     }
 
     // ---- timers ----

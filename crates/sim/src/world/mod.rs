@@ -13,6 +13,8 @@ use filch_core::wire::Message;
 use filch_core::worker::{self, WorkerMachine};
 use filch_core::{Cause, Config, Rng, Span, Status, TaskId, TaskSpec, Time, WorkerId, WorkerSpec};
 
+use smallvec::SmallVec;
+
 use crate::cache::Cache;
 use crate::calendar::Calendar;
 use crate::cluster::Class;
@@ -59,7 +61,7 @@ pub struct Setting {
 /// What is to happen.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
-    /// A message arrives.
+    /// A frame arrives.
     Deliver(u32),
     /// A task that runs comes to its end.
     RunEnds { run: u32, generation: u32 },
@@ -91,9 +93,17 @@ enum Happening {
     Whole(u32),
 }
 
-/// A message on its way.
-#[derive(Clone, Debug)]
-struct Packet {
+/// What one step of a machine sends to the same place, on its way: it comes, or is lost, together and in order.
+#[derive(Debug)]
+struct Frame {
+    route: Route,
+    /// Empty once it has come.
+    messages: Vec<Parcel>,
+}
+
+/// From where to where.
+#[derive(Clone, Copy, Debug)]
+struct Route {
     /// None is the coordinator.
     to: Option<u32>,
     /// Which coordinator it goes to or comes from.
@@ -101,11 +111,16 @@ struct Packet {
     /// The life of the worker it goes to or comes from.
     life: u32,
     from: Sender,
-    heartbeat: bool,
-    message: Message,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// A message in a frame.
+#[derive(Clone, Debug)]
+struct Parcel {
+    message: Message,
+    heartbeat: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
     Coordinator,
     /// A worker that has been welcomed, and where it is.
@@ -150,30 +165,34 @@ impl Running {
     };
 }
 
+/// What every step looks at comes first, with the machine's own part of that behind it.
+#[repr(C)]
 struct Node {
-    machine: WorkerMachine,
+    alive: bool,
+    life: u32,
     /// The coordinator it is connected to.
     seat: u32,
-    spec: WorkerSpec,
-    class: u32,
-    life: u32,
-    alive: bool,
-    paused_at: Time,
-    paused_until: Time,
-    /// What came while it was paused.
-    missed: Vec<Happening>,
-    /// Runs take this much longer.
-    slowness: f64,
     /// Who is in the same part of a network that is cut; 0 is where the coordinator is.
     part: u32,
+    /// The frame to it that a coordinator is filling.
+    open: u32,
+    class: u32,
     /// When its next timer stands in the calendar.
     timer: Time,
-    runs: Vec<u32>,
-    busy: Span,
+    paused_until: Time,
     /// How far its clock is ahead, and how much faster it goes.
     clock: Clock,
+    /// Runs take this much longer.
+    slowness: f64,
+    busy: Span,
+    runs: SmallVec<[u32; 4]>,
     /// When the latest message to and from the coordinator arrives, so that none overtakes another.
     latest: (Time, Time),
+    machine: WorkerMachine,
+    spec: WorkerSpec,
+    paused_at: Time,
+    /// What came while it was paused.
+    missed: Vec<Happening>,
 }
 
 /// A clock that is wrong.
@@ -292,8 +311,12 @@ pub struct World {
     specs: Map<u32, TaskSpec>,
     nodes: Vec<Node>,
     calendar: Calendar<Happening>,
-    packets: Vec<Option<Packet>>,
-    free_packets: Vec<u32>,
+    frames: Vec<Frame>,
+    free_frames: Vec<u32>,
+    /// Frames that are being filled, in the order they were begun.
+    open: Vec<u32>,
+    /// Memory for the messages of a frame, to serve again.
+    spare: Vec<Parcel>,
     runs: Vec<Running>,
     free_runs: Vec<u32>,
     /// Transfers that share links, and the run that each is for.
@@ -336,6 +359,8 @@ impl World {
     pub fn new(setting: Setting, workload: Workload) -> Result<World, PolicyError> {
         let mut config = setting.config.clone();
         config.seed = setting.seed;
+        // Nobody in a world asks why a task went where it did.
+        config.limits.decisions_kept = 0;
         let stores = setting.disk.sync > Span::ZERO || setting.faults.iter().any(|fault| fault.what.is_takeover());
         let disk = stores.then(Disk::new);
         let first = Seat::new(&config, 1, stores, Time::ZERO)?;
@@ -359,10 +384,11 @@ impl World {
                     slowness: 1.0,
                     part: 0,
                     timer: Time::NEVER,
-                    runs: Vec::new(),
+                    runs: SmallVec::new(),
                     busy: Span::ZERO,
                     clock: Clock::default(),
                     latest: (Time::ZERO, Time::ZERO),
+                    open: NONE,
                 });
             }
         }
@@ -378,8 +404,10 @@ impl World {
             stored: vec![false; if stores { tasks } else { 0 }],
             specs: Map::default(),
             calendar: Calendar::default(),
-            packets: Vec::new(),
-            free_packets: Vec::new(),
+            frames: Vec::new(),
+            free_frames: Vec::new(),
+            open: Vec::new(),
+            spare: Vec::new(),
             runs: Vec::new(),
             free_runs: Vec::new(),
             flows: setting.network.links(nodes.len()),

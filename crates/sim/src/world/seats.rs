@@ -110,6 +110,20 @@ impl World {
 
     /// A coordinator has something to remember.
     pub(super) fn record(&mut self, seat: u32, record: Record) {
+        let (task, status, cause) = match record {
+            _ if self.disk.is_some() => return self.record_for_disk(seat, record),
+            Record::Submitted { payload, .. } => return self.accepted(payload as u32),
+            Record::Settled { task, status, cause, .. } => (task, status, cause),
+            _ => return,
+        };
+        if let Some(&index) = self.index_of.get(task.index())
+            && index != NONE
+        {
+            self.settle(index, status, cause);
+        }
+    }
+
+    fn record_for_disk(&mut self, seat: u32, record: Record) {
         let index = match record {
             Record::Submitted { payload, .. } => payload as u32,
             Record::Settled { task, .. } => self.index_of.get(task.index()).copied().unwrap_or(NONE),
@@ -120,12 +134,7 @@ impl World {
             Record::Joined { tag, .. } => (None, Some(Box::new(self.nodes[tag as usize].spec.clone()))),
             _ => (None, None),
         };
-        let stored = Stored { record, task, worker, index };
-        if self.disk.is_some() {
-            self.seats[seat as usize].pending.push(stored);
-        } else {
-            self.is_durable(&stored);
-        }
+        self.seats[seat as usize].pending.push(Stored { record, task, worker, index });
     }
 
     fn is_durable(&mut self, stored: &Stored) {
@@ -169,7 +178,7 @@ impl World {
         while let Some((_, to, message)) = self.seats[seat as usize].waiting.pop_front_if(|entry| entry.0 <= number) {
             self.send(seat, to, message);
         }
-        self.write(seat);
+        self.coordinator_stepped(seat);
     }
 
     fn make_durable(&mut self, records: &[Stored]) {
@@ -249,6 +258,7 @@ impl World {
         self.seats.push(seat);
         let at = self.leader_at();
         self.carry_out(at, &mut told);
+        self.coordinator_stepped(at);
         if self.watch.is_some() {
             self.watch_coordinator(at);
         }
