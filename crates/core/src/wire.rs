@@ -109,9 +109,6 @@ pub struct PeerDigest {
     pub load: f64,
 }
 
-/// Peers in one digest at the most: well below 2 KB, however many workers there are.
-pub const DIGEST: usize = 16;
-
 /// A worker introduces itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
@@ -274,7 +271,7 @@ pub enum Message {
         /// Whether the victim has it again.
         yours: bool,
     },
-    /// Coordinator: some of your peers that have something queued; all of them if they are fewer than [`DIGEST`].
+    /// Coordinator: some of your peers that have something queued; if there are none, nobody has.
     Digest(Vec<PeerDigest>),
     /// Thief to victim: have you anything for me?
     Ask(Box<Ask>),

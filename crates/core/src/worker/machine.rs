@@ -25,7 +25,7 @@ use crate::scheduler::sorted::Sorted;
 use crate::steal::{self, Guard, StealOutcome, StealTelemetry, VictimChooser};
 use crate::task::Cause;
 use crate::time::{Span, Time, Work};
-use crate::wire::{Beat, DIGEST, Hello, Message, Order, Party, fingerprint};
+use crate::wire::{Beat, Hello, Message, Order, Party, fingerprint};
 
 /// Attempts remembered after they are gone, so that a message that comes twice does nothing twice.
 const REMEMBERED: usize = 1024;
@@ -487,10 +487,9 @@ impl WorkerMachine {
             Message::Ruling { held, yours } => self.ruled(held, yours),
             Message::Digest(peers) => {
                 let stale_after = Span(self.stealing.discovery_interval.0.saturating_mul(3));
-                if peers.len() < DIGEST {
-                    self.peers.replace(&peers, self.id, self.now);
-                } else {
-                    self.peers.merge(&peers, self.id, self.now, stale_after);
+                match peers.is_empty() {
+                    true => self.peers.clear(),
+                    false => self.peers.merge(&peers, self.id, self.now, stale_after),
                 }
                 if let Thief::Pause { .. } = self.thief {
                     self.thief = Thief::Content;

@@ -27,16 +27,10 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// These have something queued, and nobody else has.
-    pub(crate) fn replace(&mut self, digest: &[PeerDigest], own: Option<WorkerId>, now: Time) {
+    /// Nobody has anything queued.
+    pub(crate) fn clear(&mut self) {
         self.known.clear();
         self.loaded = 0;
-        self.merge(digest, own, now, Span::ZERO);
-    }
-
-    /// Whether anybody has that much queued.
-    pub(crate) fn anybody_has(&self, depth: u32) -> bool {
-        self.known[..self.loaded].iter().any(|known| known.peer.depth >= depth)
     }
 
     /// News of some peers. Those not heard of for `stale_after` are forgotten, and the oldest if there are too many.
@@ -151,7 +145,7 @@ mod tests {
         registry.merge(&many, None, Time(2_000_000_001), second);
         assert_eq!((registry.len(), registry.known.len()), (MOST, MOST));
         assert!((0..MOST).all(|at| registry.get(at).is_some()));
-        registry.replace(&[news(7, 3)], None, Time(2_000_000_002));
-        assert!(registry.len() == 1 && registry.anybody_has(3) && !registry.anybody_has(4));
+        registry.clear();
+        assert_eq!((registry.len(), registry.known.len()), (0, 0));
     }
 }

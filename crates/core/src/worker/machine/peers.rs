@@ -187,8 +187,7 @@ impl WorkerMachine {
         if !self.steals || !hungry || self.draining || self.fenced || coordinator_first {
             return;
         }
-        // If nobody it knows of has anything only news can change that, and news wake it.
-        if !matches!(self.thief, Thief::Content) || !self.peers.anybody_has(self.chooser.least_depth()) {
+        if !matches!(self.thief, Thief::Content) {
             return;
         }
         match self.chooser.choose(&mut self.rng, &self.peers, own, &self.tried) {
