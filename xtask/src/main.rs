@@ -31,7 +31,7 @@ enum Chore {
         /// Run this stage alone.
         #[arg(long, value_name = "STAGE")]
         only: Option<test::Stage>,
-        /// Look deeper into the pool instead: loom, shuttle, Miri, ThreadSanitizer. Takes a quarter of an hour.
+        /// Look deeper into the pool instead: loom, shuttle, Miri, ThreadSanitizer. Takes 25 minutes.
         #[arg(long, conflicts_with = "only")]
         deep: bool,
     },
