@@ -161,7 +161,7 @@ pub struct WorkerMachine {
     queued_work: Work,
     fingerprint: u64,
     /// Ends the coordinator has not noted yet, by what they are of. Few, unless it is cut off.
-    unnoted: SmallVec<[(Held, Span, End); 2]>,
+    unnoted: BTreeMap<Held, (Span, End)>,
     duration_s: Option<f64>,
     round_trip_s: f64,
     seen: u64,
@@ -237,7 +237,7 @@ impl WorkerMachine {
             offers: Sorted::default(),
             offered: BTreeMap::new(),
             timeouts: Sorted::default(),
-            unnoted: SmallVec::new(),
+            unnoted: BTreeMap::new(),
             taken: Recent::new(REMEMBERED),
             denied: Recent::new(REMEMBERED),
             refused: Recent::new(REMEMBERED),
@@ -464,9 +464,7 @@ impl WorkerMachine {
             }
             Message::Revoke { held, cause } => self.revoked(held, cause, out),
             Message::Noted(held) => {
-                if let Ok(at) = self.find_unnoted(held) {
-                    self.unnoted.remove(at);
-                }
+                self.unnoted.remove(&held);
             }
             Message::Show { number } => {
                 let holds = self.holds().collect();
@@ -517,7 +515,7 @@ impl WorkerMachine {
         };
         self.asked = beat.wants;
         self.send(Message::Beat(Box::new(beat)), out);
-        for &(held, ran, end) in &self.unnoted {
+        for (&held, &(ran, end)) in &self.unnoted {
             out.push(Output::Send { to: Party::Coordinator, message: Message::Ended { held, ran, end } });
         }
     }
@@ -709,10 +707,7 @@ impl WorkerMachine {
     }
 
     fn report_end(&mut self, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {
-        match self.find_unnoted(held) {
-            Ok(at) => self.unnoted[at] = (held, ran, end),
-            Err(at) => self.unnoted.insert(at, (held, ran, end)),
-        }
+        self.unnoted.insert(held, (ran, end));
         self.send(Message::Ended { held, ran, end }, out);
     }
 
@@ -742,15 +737,9 @@ impl WorkerMachine {
         }
     }
 
-    /// Where the end of an attempt that is not noted is, or should be.
-    fn find_unnoted(&self, held: Held) -> Result<usize, usize> {
-        self.unnoted.binary_search_by_key(&held, |entry| entry.0)
-    }
-
     /// Whether the end of an attempt, under whatever hop, is still being told.
     fn is_unnoted(&self, held: Held) -> bool {
-        let first = self.unnoted.partition_point(|entry| entry.0 < Held { hop: 0, ..held });
-        self.unnoted.get(first).is_some_and(|entry| (entry.0.task, entry.0.attempt) == (held.task, held.attempt))
+        self.unnoted.range(Held { hop: 0, ..held }..=Held { hop: u32::MAX, ..held }).next().is_some()
     }
 
     fn ruled(&mut self, held: Held, yours: bool) {
