@@ -28,6 +28,7 @@ mod ids;
 pub mod journal;
 pub mod map;
 mod metrics;
+pub mod names;
 #[doc(hidden)]
 pub mod planted;
 pub mod policy;
@@ -36,6 +37,7 @@ mod rng;
 mod scheduler;
 pub mod steal;
 mod task;
+mod terms;
 mod time;
 pub mod tracker;
 pub mod wire;
@@ -51,7 +53,7 @@ pub use ids::{AffinityId, CapabilityId, JobId, KeyId, KindId, Names, ResourceId,
 pub use metrics::{Concern, Health, Metrics, Sample};
 pub use resources::{Amount, Demand, Vector};
 pub use rng::Rng;
-pub use scheduler::{JobFigures, Scheduler};
+pub use scheduler::{JobFigures, Scheduler, attempt_in_life};
 pub use task::{Cause, GraphTask, ParentFailure, Priority, RetryTerms, Status, TaskSpec};
 pub use time::{Span, Time};
 pub use worker::{LoadReport, WorkerSpec, WorkerState, WorkerStatus};

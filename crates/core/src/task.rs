@@ -212,3 +212,24 @@ pub enum Cause {
     /// The caller asked for it.
     Requested,
 }
+
+impl Cause {
+    /// The cause in words; nothing if there is nothing to say.
+    #[must_use]
+    pub const fn words(self) -> Option<&'static str> {
+        Some(match self {
+            Cause::None => return None,
+            Cause::Reported => "its worker reported a failure",
+            Cause::TimedOut => "an attempt ran longer than it may",
+            Cause::WorkerLost => "its worker went silent",
+            Cause::WorkerLeft => "its worker left",
+            Cause::ParentFailed => "a task it depends on did not end well",
+            Cause::NoWorker => "no registered worker can run it",
+            Cause::GivenBack => "its holder gave it back unfinished",
+            Cause::Moved => "it was moved to another worker",
+            Cause::Hopeless => "it cannot meet its deadline",
+            Cause::DeadlineMissed => "its deadline has passed",
+            Cause::Requested => "somebody asked for it",
+        })
+    }
+}

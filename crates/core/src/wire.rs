@@ -10,6 +10,7 @@ mod frame;
 mod group;
 mod proto;
 mod shapes;
+pub mod talk;
 
 pub use frame::Frame;
 pub use group::Group;

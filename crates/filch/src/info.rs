@@ -237,20 +237,7 @@ impl fmt::Display for StealReport {
 
 /// A cause in words; nothing for the ordinary way.
 pub(crate) fn cause_words(cause: Cause) -> Option<&'static str> {
-    Some(match cause {
-        Cause::None => return None,
-        Cause::Reported => "its worker reported a failure",
-        Cause::TimedOut => "an attempt ran longer than it may",
-        Cause::WorkerLost => "its worker went silent",
-        Cause::WorkerLeft => "its worker left",
-        Cause::ParentFailed => "a task it depends on did not end well",
-        Cause::NoWorker => "no registered worker can run it",
-        Cause::GivenBack => "its holder gave it back unfinished",
-        Cause::Moved => "it was moved to another worker",
-        Cause::Hopeless => "it cannot meet its deadline",
-        Cause::DeadlineMissed => "its deadline has passed",
-        Cause::Requested => "somebody asked for it",
-    })
+    cause.words()
 }
 
 fn shown<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {

@@ -4,6 +4,9 @@
 //! here decides where a task goes or who steals it; that is the core's alone, and what is here carries it out.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod detect;
 pub mod exec;
+pub mod link;
 pub mod store;
+pub mod view;

@@ -64,6 +64,7 @@ pub(crate) use slab::{Interner, Slab};
 pub(crate) use state::{Array, ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
 pub(crate) use tasks::{Flags, OrderKey, State, Tasks};
 pub(crate) use timers::{Timer, Timers};
+pub use restore::attempt_in_life;
 pub use view::JobFigures;
 
 /// The job of tasks that name none.

@@ -44,6 +44,12 @@ pub(super) fn next_of<T>(own: (u32, u32), table: &mut Slab<T>, generations: &mut
     }
 }
 
+/// Which attempt it is among those that its life of the scheduler has made of the task, counted from 1.
+#[must_use]
+pub fn attempt_in_life(attempt: u32) -> u32 {
+    attempt % PER_LIFE
+}
+
 impl Scheduler {
     /// Says which life of the scheduler this is, counted from 1. What it names differs from all that earlier lives may
     /// have named without leaving a record of it.

@@ -1,0 +1,957 @@
+//! What drivers say to each other beside the messages of the machines: who they are, what is to be done, how it ended,
+//! and what clients ask. Plain protobuf structures; nothing here decides anything.
+//!
+//! A number that stands here once never means anything else; what is new gets a new one.
+
+use bytes::Bytes;
+use prost::{Message, Oneof};
+
+use crate::steal::StealStats;
+use crate::time::Span;
+
+/// The most that one packet may weigh, whatever a coordinator allows for payloads.
+pub const LARGEST_PACKET: usize = 64 << 20;
+
+/// What travels as one frame of a connection.
+#[derive(Clone, PartialEq, Message)]
+pub struct Packet {
+    /// The first packet of whoever connects.
+    #[prost(message, optional, boxed, tag = "1")]
+    pub opening: Option<Box<Opening>>,
+    /// The first packet of whoever was connected to.
+    #[prost(message, optional, boxed, tag = "2")]
+    pub answer: Option<Box<Answer>>,
+    /// Messages of the machines: a [`Frame`](super::Frame), if there are any.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub frame: Bytes,
+    /// What orders of the frame are to do, as far as the receiver does not know it.
+    #[prost(message, repeated, tag = "4")]
+    pub bodies: Vec<Body>,
+    /// What single elements get beside that.
+    #[prost(message, repeated, tag = "5")]
+    pub inputs: Vec<Input>,
+    /// How attempts of the frame ended, where there is more to say than that.
+    #[prost(message, repeated, tag = "6")]
+    pub endings: Vec<Ending>,
+    /// What a client asks.
+    #[prost(message, repeated, tag = "7")]
+    pub requests: Vec<Request>,
+    /// What a client is told.
+    #[prost(message, repeated, tag = "8")]
+    pub replies: Vec<Reply>,
+    /// Where peers are that the frame speaks of.
+    #[prost(message, repeated, tag = "9")]
+    pub peers: Vec<Peer>,
+    /// Bodies that will not be needed again.
+    #[prost(uint64, repeated, tag = "10")]
+    pub forget: Vec<u64>,
+    /// What running tasks write, for those who look on.
+    #[prost(message, repeated, tag = "11")]
+    pub chunks: Vec<Chunk>,
+    /// Tasks whose output somebody wants to see as it comes, or no longer.
+    #[prost(message, repeated, tag = "12")]
+    pub looks: Vec<Look>,
+    /// How a worker's steals go, now and then.
+    #[prost(message, optional, boxed, tag = "13")]
+    pub steals: Option<Box<Steals>>,
+    /// A worker says that it is to be drained by whoever runs it.
+    #[prost(bool, tag = "14")]
+    pub drain: bool,
+    /// What goes to a peer, or comes from one, that cannot be reached directly.
+    #[prost(message, repeated, tag = "15")]
+    pub relays: Vec<Relay>,
+}
+
+/// A packet between workers that goes through the coordinator.
+#[derive(Clone, PartialEq, Message)]
+pub struct Relay {
+    /// To whom, if a worker sends it; from whom, if it gets it.
+    #[prost(uint64, tag = "1")]
+    pub worker: u64,
+    /// An encoded [`Packet`].
+    #[prost(bytes = "bytes", tag = "2")]
+    pub packet: Bytes,
+}
+
+/// Who connects.
+#[derive(Clone, PartialEq, Message)]
+pub struct Opening {
+    /// [`VERSION`](super::VERSION) of the sender.
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// The secret of the access file, or that of the peer.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub token: Bytes,
+    /// What it is.
+    #[prost(oneof = "Role", tags = "3, 4, 5")]
+    pub role: Option<Role>,
+}
+
+/// What somebody who connects is.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Role {
+    /// A worker.
+    #[prost(message, tag = "3")]
+    Worker(WorkerCard),
+    /// Somebody who submits and asks.
+    #[prost(message, tag = "4")]
+    Client(ClientCard),
+    /// Another worker; the number is its id.
+    #[prost(uint64, tag = "5")]
+    Peer(u64),
+}
+
+/// A worker describes itself.
+#[derive(Clone, PartialEq, Message)]
+pub struct WorkerCard {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// What it can do.
+    #[prost(string, repeated, tag = "2")]
+    pub capabilities: Vec<String>,
+    /// How much it has.
+    #[prost(message, repeated, tag = "3")]
+    pub resources: Vec<NamedAmount>,
+    /// Where peers reach it; empty if they cannot.
+    #[prost(string, tag = "4")]
+    pub address: String,
+    /// SHA-256 of its certificate; empty without TLS.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub pin: Bytes,
+    /// What a peer must know.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub peer_token: Bytes,
+    /// Who it was the last time.
+    #[prost(uint64, optional, tag = "7")]
+    pub known: Option<u64>,
+    /// Its process, for people.
+    #[prost(uint32, tag = "8")]
+    pub process: u32,
+    /// Tasks it runs at once.
+    #[prost(uint32, tag = "9")]
+    pub slots: u32,
+}
+
+/// A client describes itself.
+#[derive(Clone, PartialEq, Message)]
+pub struct ClientCard {
+    /// Its name, for logs.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// What whoever connects is told.
+#[derive(Clone, PartialEq, Message)]
+pub struct Answer {
+    /// [`VERSION`](super::VERSION) of the sender.
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// Why it is refused; empty if it is not.
+    #[prost(string, tag = "2")]
+    pub refused: String,
+    /// The life of the coordinator.
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// The numbers of the capabilities of its card, in order.
+    #[prost(uint32, repeated, tag = "4")]
+    pub capabilities: Vec<u32>,
+    /// The numbers of the resources of its card, in order.
+    #[prost(uint32, repeated, tag = "5")]
+    pub resources: Vec<u32>,
+    /// The coordinator's configuration, which workers share.
+    #[prost(string, tag = "6")]
+    pub config: String,
+    /// The driver's handle that the worker's hello is to carry.
+    #[prost(uint64, tag = "7")]
+    pub tag: u64,
+}
+
+/// An amount of a resource.
+#[derive(Clone, PartialEq, Message)]
+pub struct NamedAmount {
+    /// Of what.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// How much.
+    #[prost(double, tag = "2")]
+    pub amount: f64,
+}
+
+/// Where a peer is.
+#[derive(Clone, PartialEq, Message)]
+pub struct Peer {
+    /// Who.
+    #[prost(uint64, tag = "1")]
+    pub worker: u64,
+    /// Where.
+    #[prost(string, tag = "2")]
+    pub address: String,
+    /// SHA-256 of its certificate; empty without TLS.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub pin: Bytes,
+    /// What it wants to hear.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub token: Bytes,
+}
+
+/// What is to be done for every order with a handle: a [`Work`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Body {
+    /// The handle.
+    #[prost(uint64, tag = "1")]
+    pub handle: u64,
+    /// An encoded [`Work`].
+    #[prost(bytes = "bytes", tag = "2")]
+    pub work: Bytes,
+    /// More orders with the same handle may come: keep it until it is to be forgotten.
+    #[prost(bool, tag = "3")]
+    pub shared: bool,
+}
+
+/// What one element of a job gets.
+#[derive(Clone, PartialEq, Message)]
+pub struct Input {
+    /// The handle of its job.
+    #[prost(uint64, tag = "1")]
+    pub handle: u64,
+    /// Which element.
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    /// What it gets.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub bytes: Bytes,
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Message)]
+pub struct Work {
+    /// A program, or a function of the worker.
+    #[prost(oneof = "Program", tags = "1, 2, 3")]
+    pub program: Option<Program>,
+    /// Variables of its environment.
+    #[prost(message, repeated, tag = "4")]
+    pub env: Vec<Variable>,
+    /// Whether its environment has nothing else.
+    #[prost(bool, tag = "5")]
+    pub env_clear: bool,
+    /// Where it runs.
+    #[prost(bytes = "bytes", optional, tag = "6")]
+    pub cwd: Option<Bytes>,
+    /// What it reads; a function gets it as its input.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub stdin: Bytes,
+    /// Whether `{}`, `{n}` and their like stand for something in the words of the program.
+    #[prost(bool, tag = "8")]
+    pub placeholders: bool,
+    /// The number of the first element.
+    #[prost(sint64, tag = "9")]
+    pub first: i64,
+    /// From one element to the next.
+    #[prost(sint64, tag = "10")]
+    pub step: i64,
+    /// Bytes of memory that each of its processes may have.
+    #[prost(uint64, optional, tag = "11")]
+    pub memory_limit: Option<u64>,
+    /// Processor time that each of its processes may take.
+    #[prost(uint64, optional, tag = "12")]
+    pub cpu_limit_nanos: Option<u64>,
+    /// How many bytes of each of its outputs are kept.
+    #[prost(uint64, optional, tag = "13")]
+    pub keep: Option<u64>,
+    /// How long it has after it was asked to stop.
+    #[prost(uint64, optional, tag = "14")]
+    pub grace_nanos: Option<u64>,
+    /// What each element's input is: nothing, a line, or JSON.
+    #[prost(enumeration = "InputSort", tag = "15")]
+    pub input: i32,
+    /// The number of its job.
+    #[prost(uint64, tag = "16")]
+    pub job: u64,
+    /// Its name, if it has one.
+    #[prost(string, tag = "17")]
+    pub name: String,
+}
+
+/// What the input of an element is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum InputSort {
+    /// There is none, or it is a function's own matter.
+    Bytes = 0,
+    /// A line of text.
+    Line = 1,
+    /// A JSON value; its fields can be named.
+    Json = 2,
+}
+
+/// What runs.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Program {
+    /// A program and its arguments.
+    #[prost(message, tag = "1")]
+    Argv(Words),
+    /// A script for the shell.
+    #[prost(bytes = "bytes", tag = "2")]
+    Shell(Bytes),
+    /// A function that the worker has registered.
+    #[prost(string, tag = "3")]
+    Call(String),
+}
+
+/// Words of a command.
+#[derive(Clone, PartialEq, Message)]
+pub struct Words {
+    /// The program first.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub words: Vec<Bytes>,
+}
+
+/// A variable of an environment.
+#[derive(Clone, PartialEq, Message)]
+pub struct Variable {
+    /// Its name.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: Bytes,
+    /// What it holds.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+}
+
+/// How an attempt ended. An attempt that ended well and has nothing to say has none.
+#[derive(Clone, PartialEq, Message)]
+pub struct Ending {
+    /// Which task.
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    /// Which attempt.
+    #[prost(uint32, tag = "2")]
+    pub attempt: u32,
+    /// Its exit code, if it ended by itself.
+    #[prost(sint32, optional, tag = "3")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    #[prost(sint32, optional, tag = "4")]
+    pub signal: Option<i32>,
+    /// What went wrong, in words.
+    #[prost(string, tag = "5")]
+    pub error: String,
+    /// What a function returned.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub result: Bytes,
+    /// What it wrote to standard output, as far as that is kept.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub stdout: Bytes,
+    /// What it wrote to standard error, likewise.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub stderr: Bytes,
+    /// Bytes of standard output that were left out.
+    #[prost(uint64, tag = "9")]
+    pub stdout_left_out: u64,
+    /// Bytes of standard error that were left out.
+    #[prost(uint64, tag = "10")]
+    pub stderr_left_out: u64,
+    /// How long it ran.
+    #[prost(uint64, tag = "11")]
+    pub wall_nanos: u64,
+    /// Processor time in its own code.
+    #[prost(uint64, tag = "12")]
+    pub cpu_user_nanos: u64,
+    /// Processor time in the system for it.
+    #[prost(uint64, tag = "13")]
+    pub cpu_system_nanos: u64,
+    /// The most memory it had.
+    #[prost(uint64, tag = "14")]
+    pub peak_memory: u64,
+    /// Whether that is an upper bound only.
+    #[prost(bool, tag = "15")]
+    pub peak_memory_bound: bool,
+}
+
+/// Output of a running task.
+#[derive(Clone, PartialEq, Message)]
+pub struct Chunk {
+    /// Which task.
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    /// Whether it is standard error.
+    #[prost(bool, tag = "2")]
+    pub stderr: bool,
+    /// What it wrote.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub bytes: Bytes,
+}
+
+/// Somebody wants to see what a task writes.
+#[derive(Clone, PartialEq, Message)]
+pub struct Look {
+    /// Which task.
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    /// Or no longer does.
+    #[prost(bool, tag = "2")]
+    pub stop: bool,
+}
+
+/// How a worker's steals went, since it began.
+#[derive(Clone, PartialEq, Message)]
+pub struct Steals {
+    /// Requests.
+    #[prost(uint64, tag = "1")]
+    pub attempts: u64,
+    /// Those that brought something.
+    #[prost(uint64, tag = "2")]
+    pub successes: u64,
+    /// Those that nobody answered in time.
+    #[prost(uint64, tag = "3")]
+    pub timeouts: u64,
+    /// Those that could not be sent.
+    #[prost(uint64, tag = "4")]
+    pub network_errors: u64,
+    /// Those that were refused.
+    #[prost(uint64, tag = "5")]
+    pub rejections: u64,
+    /// Those that were answered.
+    #[prost(uint64, tag = "6")]
+    pub timed: u64,
+    /// How many of these fell into each part of the histogram.
+    #[prost(uint64, repeated, tag = "7")]
+    pub histogram: Vec<u64>,
+    /// How long they took together.
+    #[prost(uint64, tag = "8")]
+    pub latency_total_nanos: u64,
+    /// The shortest.
+    #[prost(uint64, tag = "9")]
+    pub latency_min_nanos: u64,
+    /// The longest.
+    #[prost(uint64, tag = "10")]
+    pub latency_max_nanos: u64,
+    /// Messages to peers that went through the coordinator because the peer could not be reached.
+    #[prost(uint64, tag = "11")]
+    pub relayed: u64,
+}
+
+impl From<&StealStats> for Steals {
+    fn from(stats: &StealStats) -> Steals {
+        Steals {
+            attempts: stats.attempts,
+            successes: stats.successes,
+            timeouts: stats.timeouts,
+            network_errors: stats.network_errors,
+            rejections: stats.rejections,
+            timed: stats.timed,
+            histogram: stats.histogram.to_vec(),
+            latency_total_nanos: stats.latency_total.0,
+            latency_min_nanos: stats.latency_min.0,
+            latency_max_nanos: stats.latency_max.0,
+            relayed: 0,
+        }
+    }
+}
+
+impl From<&Steals> for StealStats {
+    fn from(steals: &Steals) -> StealStats {
+        let mut histogram = [0; 10];
+        for (count, said) in histogram.iter_mut().zip(&steals.histogram) {
+            *count = *said;
+        }
+        StealStats {
+            attempts: steals.attempts,
+            successes: steals.successes,
+            timeouts: steals.timeouts,
+            network_errors: steals.network_errors,
+            rejections: steals.rejections,
+            timed: steals.timed,
+            latency_total: Span(steals.latency_total_nanos),
+            latency_min: Span(steals.latency_min_nanos),
+            latency_max: Span(steals.latency_max_nanos),
+            histogram,
+        }
+    }
+}
+
+/// What is asked of a worker that runs a task.
+#[derive(Clone, PartialEq, Message)]
+pub struct Terms {
+    /// History is learned per kind.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// Selects the placement policy.
+    #[prost(string, tag = "2")]
+    pub task_type: String,
+    /// 1 to 5.
+    #[prost(int64, optional, tag = "3")]
+    pub priority: Option<i64>,
+    /// Capabilities a worker must have.
+    #[prost(string, repeated, tag = "4")]
+    pub requires: Vec<String>,
+    /// Capabilities matched by the configured strategy.
+    #[prost(string, repeated, tag = "5")]
+    pub skills: Vec<String>,
+    /// Resources reserved while it runs.
+    #[prost(message, repeated, tag = "6")]
+    pub resources: Vec<NamedAmount>,
+    /// Tasks with the same key never run together beyond its limit.
+    #[prost(string, optional, tag = "7")]
+    pub key: Option<String>,
+    /// That limit, if it is to be set.
+    #[prost(uint32, optional, tag = "8")]
+    pub key_limit: Option<u32>,
+    /// Must never run twice at once.
+    #[prost(bool, tag = "9")]
+    pub exclusive: bool,
+    /// May safely be run again from the start.
+    #[prost(bool, tag = "10")]
+    pub idempotent: bool,
+    /// The duration its submitter expects.
+    #[prost(uint64, optional, tag = "11")]
+    pub estimate_nanos: Option<u64>,
+    /// When it should have ended, counted from now.
+    #[prost(uint64, optional, tag = "12")]
+    pub deadline_in_nanos: Option<u64>,
+    /// How long one attempt may run.
+    #[prost(uint64, optional, tag = "13")]
+    pub timeout_nanos: Option<u64>,
+    /// Retries after failures.
+    #[prost(uint32, optional, tag = "14")]
+    pub retries: Option<u32>,
+    /// The pause before the first.
+    #[prost(uint64, optional, tag = "15")]
+    pub backoff_nanos: Option<u64>,
+    /// The longest pause.
+    #[prost(uint64, optional, tag = "16")]
+    pub backoff_max_nanos: Option<u64>,
+    /// Things that save time where they are warm.
+    #[prost(message, repeated, tag = "17")]
+    pub affinity: Vec<Affinity>,
+    /// What happens if a parent does not end well: 0 it fails, 1 it is skipped, 2 it runs.
+    #[prost(uint32, tag = "18")]
+    pub on_parent_failure: u32,
+    /// Runs on this worker and no other.
+    #[prost(string, optional, tag = "19")]
+    pub pin: Option<String>,
+    /// Goes to the queues of these workers first, in turn; others may take it from there.
+    #[prost(string, repeated, tag = "20")]
+    pub to: Vec<String>,
+}
+
+/// Something that saves time where it is warm.
+#[derive(Clone, PartialEq, Message)]
+pub struct Affinity {
+    /// What.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// How much time.
+    #[prost(uint64, tag = "2")]
+    pub saves_nanos: u64,
+}
+
+/// What a client asks.
+#[derive(Clone, PartialEq, Message)]
+pub struct Request {
+    /// Comes back with every reply.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// What.
+    #[prost(oneof = "Ask", tags = "2, 3, 4, 5, 6, 7, 8")]
+    pub ask: Option<Ask>,
+}
+
+/// What a client may ask.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Ask {
+    /// That something is done. Answered by `Submitted` or `Refused`.
+    #[prost(message, tag = "2")]
+    Submit(Box<Submit>),
+    /// That a job or task is withdrawn. Answered by `Done` or `Refused`.
+    #[prost(message, tag = "3")]
+    Cancel(Name),
+    /// To hear how a job goes: `Progress` now and then, `Ended` for each task if wished, and `JobDone` at the end.
+    #[prost(message, tag = "4")]
+    Watch(Watch),
+    /// Anything about the state, as JSON. Answered by `Json`.
+    #[prost(string, tag = "5")]
+    Query(String),
+    /// That a worker finishes what it runs and gives back the rest.
+    #[prost(string, tag = "6")]
+    Drain(String),
+    /// To see what a task writes, what it has written included: `Output`, and `Done` at the end.
+    #[prost(message, tag = "7")]
+    Logs(Logs),
+    /// That nothing more is said to the request with this number.
+    #[prost(uint64, tag = "8")]
+    Stop(u64),
+}
+
+/// A job, a task of a job, or a single task.
+#[derive(Clone, PartialEq, Message)]
+pub struct Name {
+    /// The number of the job; 0 for single tasks.
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+    /// The position of the task; the whole job without.
+    #[prost(uint32, optional, tag = "2")]
+    pub index: Option<u32>,
+    /// A single task.
+    #[prost(uint64, optional, tag = "3")]
+    pub task: Option<u64>,
+}
+
+/// What a client watches.
+#[derive(Clone, PartialEq, Message)]
+pub struct Watch {
+    /// Which job.
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+    /// Whether it wants to hear of every task that ends.
+    #[prost(bool, tag = "2")]
+    pub each: bool,
+}
+
+/// Whose output a client wants to see.
+#[derive(Clone, PartialEq, Message)]
+pub struct Logs {
+    /// Whose.
+    #[prost(message, optional, tag = "1")]
+    pub name: Option<Name>,
+    /// Whether it waits for what is still to come.
+    #[prost(bool, tag = "2")]
+    pub follow: bool,
+}
+
+/// Something to be done.
+#[derive(Clone, PartialEq, Message)]
+pub struct Submit {
+    /// The submitter's own number of it, never used twice: what comes again gets the first answer.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
+    /// What the job is called.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// What it consists of.
+    #[prost(oneof = "Parts", tags = "3, 4, 5")]
+    pub parts: Option<Parts>,
+    /// The running task that asks for it.
+    #[prost(uint64, optional, tag = "6")]
+    pub parent: Option<u64>,
+    /// Whether the submitter wants to hear of the end of every task, without asking again.
+    #[prost(bool, tag = "7")]
+    pub watch: bool,
+    /// The command in words, for people.
+    #[prost(string, tag = "8")]
+    pub summary: String,
+    /// Its share against other jobs of the same level; 1 if nothing is said.
+    #[prost(double, optional, tag = "9")]
+    pub weight: Option<f64>,
+}
+
+/// What a submission consists of.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Parts {
+    /// One task that belongs to no job.
+    #[prost(message, tag = "3")]
+    Single(Part),
+    /// Tasks that may depend on each other, as one job.
+    #[prost(message, tag = "4")]
+    Graph(Graph),
+    /// Many that are alike, as one job.
+    #[prost(message, tag = "5")]
+    Array(Array),
+}
+
+/// One task of a submission.
+#[derive(Clone, PartialEq, Message)]
+pub struct Part {
+    /// What is asked of its worker.
+    #[prost(message, optional, tag = "1")]
+    pub terms: Option<Terms>,
+    /// An encoded [`Work`].
+    #[prost(bytes = "bytes", tag = "2")]
+    pub work: Bytes,
+    /// What it is called.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// Positions in the graph of the tasks that must end well first.
+    #[prost(uint32, repeated, tag = "4")]
+    pub after: Vec<u32>,
+}
+
+/// Tasks that may depend on each other.
+#[derive(Clone, PartialEq, Message)]
+pub struct Graph {
+    /// All of them.
+    #[prost(message, repeated, tag = "1")]
+    pub parts: Vec<Part>,
+}
+
+/// Many tasks that are alike.
+#[derive(Clone, PartialEq, Message)]
+pub struct Array {
+    /// What they share.
+    #[prost(message, optional, tag = "1")]
+    pub part: Option<Part>,
+    /// How many.
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
+    /// What each of them gets; empty, or one for each.
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    pub inputs: Vec<Bytes>,
+    /// The number of the first, as people call it.
+    #[prost(sint64, tag = "4")]
+    pub first: i64,
+    /// From one to the next.
+    #[prost(sint64, tag = "5")]
+    pub step: i64,
+}
+
+/// What a client is told.
+#[derive(Clone, PartialEq, Message)]
+pub struct Reply {
+    /// From the request.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// What.
+    #[prost(oneof = "Said", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
+    pub said: Option<Said>,
+}
+
+/// What a client may be told.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Said {
+    /// It is accepted, durably.
+    #[prost(message, tag = "2")]
+    Submitted(Submitted),
+    /// It is not.
+    #[prost(message, tag = "3")]
+    Refused(Refused),
+    /// How a job goes.
+    #[prost(message, tag = "4")]
+    Progress(Progress),
+    /// A task was settled, durably.
+    #[prost(message, tag = "5")]
+    Ended(Box<Ended>),
+    /// All tasks of a job were.
+    #[prost(message, tag = "6")]
+    JobDone(Progress),
+    /// An answer to a query.
+    #[prost(string, tag = "7")]
+    Json(String),
+    /// Output of a task.
+    #[prost(message, tag = "8")]
+    Output(Chunk),
+    /// It is done; there is no more to say.
+    #[prost(bool, tag = "9")]
+    Done(bool),
+}
+
+/// A submission was accepted.
+#[derive(Clone, PartialEq, Message)]
+pub struct Submitted {
+    /// The number of the job; 0 for single tasks.
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+    /// The id of a single task.
+    #[prost(uint64, tag = "2")]
+    pub task: u64,
+}
+
+/// Something was refused.
+#[derive(Clone, PartialEq, Message)]
+pub struct Refused {
+    /// Why, in words.
+    #[prost(string, tag = "1")]
+    pub why: String,
+    /// When trying again makes sense, if it does.
+    #[prost(uint64, optional, tag = "2")]
+    pub retry_after_nanos: Option<u64>,
+}
+
+/// How a job goes.
+#[derive(Clone, PartialEq, Message)]
+pub struct Progress {
+    /// Which.
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+    /// Tasks in all.
+    #[prost(uint64, tag = "2")]
+    pub total: u64,
+    /// Those that run.
+    #[prost(uint64, tag = "3")]
+    pub running: u64,
+    /// Those that ended well.
+    #[prost(uint64, tag = "4")]
+    pub completed: u64,
+    /// Those that did not.
+    #[prost(uint64, tag = "5")]
+    pub failed: u64,
+    /// Those that were withdrawn.
+    #[prost(uint64, tag = "6")]
+    pub cancelled: u64,
+    /// Those that were not run because another did not end well.
+    #[prost(uint64, tag = "7")]
+    pub skipped: u64,
+    /// How often one of them was stolen.
+    #[prost(uint64, tag = "8")]
+    pub stolen: u64,
+}
+
+/// A task was settled.
+#[derive(Clone, PartialEq, Message)]
+pub struct Ended {
+    /// The number of its job; 0 for single tasks.
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+    /// Its position there.
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    /// Its id.
+    #[prost(uint64, tag = "3")]
+    pub task: u64,
+    /// How: the name of a status.
+    #[prost(string, tag = "4")]
+    pub status: String,
+    /// Why: the name of a cause; empty if there is nothing to say.
+    #[prost(string, tag = "5")]
+    pub cause: String,
+    /// Attempts it took.
+    #[prost(uint32, tag = "6")]
+    pub attempts: u32,
+    /// Who ran it last.
+    #[prost(string, tag = "7")]
+    pub worker: String,
+    /// How long it waited until its last attempt began.
+    #[prost(uint64, tag = "8")]
+    pub waited_nanos: u64,
+    /// How long its last attempt ran.
+    #[prost(uint64, tag = "9")]
+    pub ran_nanos: u64,
+    /// What its last attempt left.
+    #[prost(message, optional, boxed, tag = "10")]
+    pub ending: Option<Box<Ending>>,
+    /// When its last attempt began, in nanoseconds since 1970.
+    #[prost(uint64, tag = "11")]
+    pub began_nanos: u64,
+    /// How often it was stolen.
+    #[prost(uint32, tag = "12")]
+    pub hops: u32,
+}
+
+/// What a coordinator writes at once: the records of the machine, and what drivers must know beside them.
+#[derive(Clone, PartialEq, Message)]
+pub struct Page {
+    /// A [`Group`](super::Group) of records, if there are any.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub records: Bytes,
+    /// Names that were given numbers, in order.
+    #[prost(message, repeated, tag = "2")]
+    pub names: Vec<NewName>,
+    /// Jobs that were opened.
+    #[prost(message, repeated, tag = "3")]
+    pub jobs: Vec<JobCard>,
+    /// Workers that joined.
+    #[prost(message, repeated, tag = "4")]
+    pub workers: Vec<WorkerNote>,
+    /// Attempts that ended: what is known of them beside the record.
+    #[prost(message, repeated, tag = "5")]
+    pub ends: Vec<EndNote>,
+    /// Submissions of single tasks that said how they are numbered by their submitter.
+    #[prost(message, repeated, tag = "6")]
+    pub keys: Vec<KeyNote>,
+}
+
+/// A name was given the next number of its sort.
+#[derive(Clone, PartialEq, Message)]
+pub struct NewName {
+    /// Which sort, as in [`Sort::ALL`](crate::names::Sort::ALL).
+    #[prost(uint32, tag = "1")]
+    pub sort: u32,
+    /// The name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+}
+
+/// A job was opened.
+#[derive(Clone, PartialEq, Message)]
+pub struct JobCard {
+    /// Its number for people.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// Its id in the machine.
+    #[prost(uint64, tag = "2")]
+    pub job: u64,
+    /// Its name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// When it was submitted, in nanoseconds since 1970.
+    #[prost(uint64, tag = "4")]
+    pub at: u64,
+    /// Tasks it had then.
+    #[prost(uint64, tag = "5")]
+    pub total: u64,
+    /// The number of its first element.
+    #[prost(sint64, tag = "6")]
+    pub first: i64,
+    /// From one element to the next.
+    #[prost(sint64, tag = "7")]
+    pub step: i64,
+    /// The command in words.
+    #[prost(string, tag = "8")]
+    pub summary: String,
+    /// From the submission.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub key: Bytes,
+    /// Handles of its bodies: the first, and how many follow it.
+    #[prost(uint64, tag = "10")]
+    pub handle: u64,
+    /// How many handles it has.
+    #[prost(uint32, tag = "11")]
+    pub handles: u32,
+    /// Where the inputs of its elements are; 0 if they have none.
+    #[prost(uint64, tag = "12")]
+    pub inputs: u64,
+    /// Names of its tasks, where they have some.
+    #[prost(string, repeated, tag = "13")]
+    pub task_names: Vec<String>,
+}
+
+/// A worker joined.
+#[derive(Clone, PartialEq, Message)]
+pub struct WorkerNote {
+    /// Its id.
+    #[prost(uint64, tag = "1")]
+    pub worker: u64,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+}
+
+/// An attempt ended.
+#[derive(Clone, PartialEq, Message)]
+pub struct EndNote {
+    /// Which task.
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    /// Which attempt.
+    #[prost(uint32, tag = "2")]
+    pub attempt: u32,
+    /// How long it ran.
+    #[prost(uint64, tag = "3")]
+    pub ran_nanos: u64,
+    /// Who ran it.
+    #[prost(uint64, tag = "4")]
+    pub worker: u64,
+    /// Where its ending is kept; 0 if there is none.
+    #[prost(uint64, tag = "5")]
+    pub ending: u64,
+}
+
+/// A single task was submitted under a key.
+#[derive(Clone, PartialEq, Message)]
+pub struct KeyNote {
+    /// The key.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
+    /// The task.
+    #[prost(uint64, tag = "2")]
+    pub task: u64,
+}

@@ -1,0 +1,712 @@
+//! What a coordinator does between its machine and the world: whatever comes in is put to the machine, whatever that
+//! wants is carried out, and what must wait for the store waits here.
+//!
+//! One turn takes all that has come, and ends with one parcel for everybody who is to hear something and one page for
+//! the store. Never decides where a task goes or what becomes of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use filch_core::coordinator::{Coordinator as Machine, Input, Output};
+use filch_core::journal::Detail;
+use filch_core::names::{NameError, Sort};
+use filch_core::wire::talk::{
+    Body, Ended, Ending, EndNote, Input as ElementInput, KeyNote, NewName, Packet, Page, Peer, Reply, Said,
+    WorkerCard, WorkerNote,
+};
+use filch_core::steal::StealStats;
+use filch_core::wire::{Group, Message};
+use filch_core::{
+    Action, Amount, CapabilityId, CapabilitySet, Config, Held, JobId, Names, Record, ResourceId, Span, Status, TaskId,
+    TaskSpec, Time, Vector, WorkerId, WorkerSpec,
+};
+use prost::Message as _;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Failure;
+use super::bodies::Bodies;
+use super::jobs::Jobs;
+use super::keys::Keys;
+use crate::clock::Clock;
+use crate::link::{Outgoing, Parcel};
+use crate::store::{BlobChange, BlobId, Entry, Epoch, Shard, Store};
+
+/// Somebody who is connected.
+pub(super) struct Connection {
+    out: Outgoing,
+    /// What it gets at the end of this turn.
+    parcel: Parcel,
+    dirty: bool,
+    /// Shared bodies it has.
+    sent: FxHashSet<u64>,
+    pub(super) worker: Option<WorkerId>,
+    pub(super) card: Option<Box<WorkerCard>>,
+    /// Requests that are answered more than once, and of what.
+    pub(super) watches: FxHashMap<u64, Watched>,
+    pub(super) looks: Vec<(u64, TaskId)>,
+}
+
+/// What a request goes on hearing of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watched {
+    Job(u64),
+    Task(TaskId),
+}
+
+/// A worker that has joined, connected or not.
+pub(super) struct Seat {
+    pub(super) id: WorkerId,
+    pub(super) name: Arc<str>,
+    pub(super) connection: Option<u64>,
+    pub(super) card: Box<WorkerCard>,
+    pub(super) steals: StealStats,
+    pub(super) relayed: u64,
+}
+
+/// What waits for the store.
+pub(super) enum Later {
+    Message(WorkerId, Message),
+    Reply(u64, Reply),
+}
+
+/// The desk.
+pub(super) struct Desk {
+    pub(super) machine: Machine,
+    pub(super) clock: Clock,
+    pub(super) now: Time,
+    pub(super) config: Config,
+    pub(super) config_text: String,
+    pub(super) names: Names,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) shard: Shard,
+    pub(super) epoch: Epoch,
+    pub(super) connections: FxHashMap<u64, Connection>,
+    dirty: Vec<u64>,
+    /// By the slot of the worker.
+    pub(super) seats: Vec<Option<Seat>>,
+    pub(super) worker_names: FxHashMap<Arc<str>, WorkerId>,
+    pub(super) jobs: Jobs,
+    pub(super) bodies: Bodies,
+    /// Bodies that several orders share, and who has them.
+    pub(super) shared: FxHashMap<u64, Vec<u64>>,
+    pub(super) next_handle: u64,
+    pub(super) keys: Keys,
+    /// What this turn is to remember.
+    group: Group,
+    pub(super) page: Page,
+    pub(super) blobs: Vec<BlobChange>,
+    pub(super) specs: VecDeque<TaskSpec>,
+    renew: bool,
+    /// The number of this turn's page, if it gets one; the last one that was begun and the last that is durable.
+    turn: u64,
+    begun: u64,
+    durable: u64,
+    waiting: VecDeque<(u64, Later)>,
+    outputs: Vec<Output>,
+    /// What came with the messages that are being heard.
+    endings: FxHashMap<(u64, u32), Ending>,
+    /// How long the attempt ran whose end is being heard.
+    ran: Option<(Held, Span, WorkerId)>,
+    pub(super) watched_tasks: FxHashMap<TaskId, Vec<(u64, u64)>>,
+    pub(super) retention: Span,
+    pub(super) settled: u64,
+    pub(super) steals_gone: StealStats,
+}
+
+impl Desk {
+    pub(super) fn new(
+        machine: Machine,
+        config: Config,
+        store: Arc<dyn Store>,
+        shard: Shard,
+        epoch: Epoch,
+        clock: Clock,
+    ) -> Desk {
+        Desk {
+            machine,
+            now: clock.now(),
+            clock,
+            config_text: config.to_yaml(),
+            config,
+            names: Names::default(),
+            store,
+            shard,
+            epoch,
+            connections: FxHashMap::default(),
+            dirty: Vec::new(),
+            seats: Vec::new(),
+            worker_names: FxHashMap::default(),
+            jobs: Jobs::default(),
+            bodies: Bodies::default(),
+            shared: FxHashMap::default(),
+            next_handle: 1,
+            keys: Keys::default(),
+            group: Group::default(),
+            page: Page::default(),
+            blobs: Vec::new(),
+            specs: VecDeque::new(),
+            renew: false,
+            turn: 1,
+            begun: 0,
+            durable: 0,
+            waiting: VecDeque::new(),
+            outputs: Vec::new(),
+            endings: FxHashMap::default(),
+            ran: None,
+            watched_tasks: FxHashMap::default(),
+            retention: Span::from_secs(7 * 24 * 3600),
+            settled: 0,
+            steals_gone: StealStats::default(),
+        }
+    }
+
+    // ---- connections ----
+
+    pub(super) fn connected(&mut self, connection: u64, out: Outgoing, card: Option<Box<WorkerCard>>) {
+        let entry = Connection {
+            out,
+            parcel: Parcel::default(),
+            dirty: false,
+            sent: FxHashSet::default(),
+            worker: None,
+            card,
+            watches: FxHashMap::default(),
+            looks: Vec::new(),
+        };
+        self.connections.insert(connection, entry);
+    }
+
+    pub(super) fn gone(&mut self, connection: u64) {
+        let Some(gone) = self.connections.remove(&connection) else { return };
+        if let Some(worker) = gone.worker
+            && let Some(seat) = self.seat_mut(worker)
+            && seat.connection == Some(connection)
+        {
+            seat.connection = None;
+        }
+        for watched in gone.watches.values() {
+            self.unwatch(*watched, |(of, _)| of == connection);
+        }
+    }
+
+    pub(super) fn unwatch(&mut self, watched: Watched, is: impl Fn((u64, u64)) -> bool) {
+        match watched {
+            Watched::Job(number) => {
+                if let Some(job) = self.jobs.get_mut(number) {
+                    job.watchers.retain(|&(connection, request, _)| !is((connection, request)));
+                }
+            }
+            Watched::Task(task) => {
+                if let Some(watchers) = self.watched_tasks.get_mut(&task) {
+                    watchers.retain(|&entry| !is(entry));
+                    if watchers.is_empty() {
+                        self.watched_tasks.remove(&task);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a connection gets at the end of this turn.
+    pub(super) fn parcel(&mut self, connection: u64) -> Option<&mut Packet> {
+        let found = self.connections.get_mut(&connection)?;
+        if !std::mem::replace(&mut found.dirty, true) {
+            self.dirty.push(connection);
+        }
+        Some(&mut found.parcel.packet)
+    }
+
+    pub(super) fn reply(&mut self, connection: u64, id: u64, said: Said) {
+        if let Some(packet) = self.parcel(connection) {
+            packet.replies.push(Reply { id, said: Some(said) });
+        }
+    }
+
+    /// Replies when all that was recorded so far is durable.
+    pub(super) fn reply_when_durable(&mut self, connection: u64, id: u64, said: Said) {
+        match self.unsynced() {
+            None => self.reply(connection, id, said),
+            Some(turn) => {
+                self.waiting.push_back((turn, Later::Reply(connection, Reply { id, said: Some(said) })));
+            }
+        }
+    }
+
+    fn has_page(&self) -> bool {
+        !self.group.is_empty() || !self.blobs.is_empty() || self.page != Page::default()
+    }
+
+    /// The page after which all that was recorded so far is durable.
+    fn unsynced(&self) -> Option<u64> {
+        if self.has_page() {
+            return Some(self.turn);
+        }
+        (self.begun > self.durable).then_some(self.begun)
+    }
+
+    // ---- workers ----
+
+    pub(super) fn seat(&self, worker: WorkerId) -> Option<&Seat> {
+        self.seats.get(worker.index())?.as_ref().filter(|seat| seat.id == worker)
+    }
+
+    fn seat_mut(&mut self, worker: WorkerId) -> Option<&mut Seat> {
+        self.seats.get_mut(worker.index())?.as_mut().filter(|seat| seat.id == worker)
+    }
+
+    pub(super) fn worker_name(&self, worker: WorkerId) -> String {
+        self.seat(worker).map_or_else(|| worker.to_string(), |seat| seat.name.to_string())
+    }
+
+    pub(super) fn number(&mut self, sort: Sort, name: &str) -> Result<u32, NameError> {
+        if let Some(known) = self.names.known(sort, name)? {
+            return Ok(known);
+        }
+        let number = self.names.number(sort, name)?;
+        self.page.names.push(NewName { sort: sort as u32, name: name.to_owned() });
+        Ok(number)
+    }
+
+    /// The description of a worker that the machine gets.
+    pub(super) fn worker_spec(&mut self, card: &WorkerCard, tag: u64) -> Result<WorkerSpec, NameError> {
+        let mut capabilities = Vec::with_capacity(card.capabilities.len());
+        for name in &card.capabilities {
+            capabilities.push(CapabilityId(self.number(Sort::Capability, name)?));
+        }
+        let pairs: Vec<(String, f64)> = card.resources.iter().map(|one| (one.name.clone(), one.amount)).collect();
+        let pairs = pairs.iter().map(|(name, amount)| (name.as_str(), *amount));
+        let resources: Vec<(ResourceId, Amount)> =
+            filch_core::names::amounts(pairs, |sort, name| self.number(sort, name))?;
+        Ok(WorkerSpec {
+            tag,
+            capabilities: capabilities.into_iter().collect::<CapabilitySet>(),
+            resources: Vector::new(resources),
+            slots: card.slots.clamp(1, 1 << 16),
+            ..WorkerSpec::default()
+        })
+    }
+
+    /// A worker introduces itself to the machine.
+    fn greet(&mut self, connection: u64, mut hello: Box<filch_core::wire::Hello>) {
+        let Some(found) = self.connections.get(&connection) else { return };
+        let Some(card) = found.card.clone() else { return };
+        // What it is was said when it connected; nobody else's numbers are believed.
+        let Ok(spec) = self.worker_spec(&card, connection) else { return };
+        hello.spec = spec;
+        hello.known = hello.known.filter(|worker| self.seat(*worker).is_some_and(|seat| *seat.name == *card.name));
+        self.put(Input::Hello(hello));
+    }
+
+    fn joined(&mut self, connection: u64, worker: WorkerId) {
+        let Some(found) = self.connections.get_mut(&connection) else { return };
+        found.worker = Some(worker);
+        let Some(card) = found.card.clone() else { return };
+        let name: Arc<str> = card.name.as_str().into();
+        if let Some(seat) = self.seat_mut(worker) {
+            // The one it had before is dead, whether it knows or not.
+            let before = seat.connection.replace(connection).filter(|before| *before != connection);
+            seat.card = card;
+            if let Some(before) = before {
+                self.connections.remove(&before);
+            }
+            return;
+        }
+        let at = worker.index();
+        if at >= self.seats.len() {
+            self.seats.resize_with(at + 1, || None);
+        }
+        self.page.workers.push(WorkerNote { worker: worker.to_bits(), name: card.name.clone() });
+        self.worker_names.insert(Arc::clone(&name), worker);
+        tracing::info!(worker = %name, id = %worker, "joined");
+        self.seats[at] = Some(Seat { id: worker, name, connection: Some(connection), card, steals: StealStats::default(), relayed: 0 });
+    }
+
+    pub(super) fn restore_seat(&mut self, worker: WorkerId, name: &str) {
+        let at = worker.index();
+        if at >= self.seats.len() {
+            self.seats.resize_with(at + 1, || None);
+        }
+        let name: Arc<str> = name.into();
+        self.worker_names.insert(Arc::clone(&name), worker);
+        let card = Box::new(WorkerCard { name: name.to_string(), ..WorkerCard::default() });
+        self.seats[at] = Some(Seat { id: worker, name, connection: None, card, steals: StealStats::default(), relayed: 0 });
+    }
+
+    pub(super) fn unseat(&mut self, worker: WorkerId) {
+        let Some(seat) = self.seats.get_mut(worker.index()) else { return };
+        if let Some(seat) = seat.take_if(|seat| seat.id == worker) {
+            tracing::info!(worker = %seat.name, id = %worker, "left");
+            if self.worker_names.get(&seat.name) == Some(&worker) {
+                self.worker_names.remove(&seat.name);
+            }
+            self.steals_gone.add(&seat.steals);
+        }
+    }
+
+    // ---- what comes in ----
+
+    pub(super) fn arrived(&mut self, connection: u64, parcel: Parcel) {
+        let Parcel { messages, packet, .. } = parcel;
+        let Some(found) = self.connections.get(&connection) else { return };
+        let is_worker = found.card.is_some();
+        if is_worker {
+            if packet.drain
+                && let Some(worker) = found.worker
+            {
+                self.drain(worker);
+            }
+            if let (Some(steals), Some(worker)) = (packet.steals, found.worker)
+                && let Some(seat) = self.seat_mut(worker)
+            {
+                seat.steals = StealStats::from(&*steals);
+                seat.relayed = steals.relayed;
+            }
+            let keyed = packet.endings.into_iter().map(|ending| ((ending.task, ending.attempt), ending));
+            self.endings.extend(keyed);
+            for message in messages {
+                self.heard(connection, message);
+            }
+            self.endings.clear();
+            for chunk in packet.chunks {
+                self.pass_output(chunk);
+            }
+        }
+        for request in packet.requests {
+            self.asked(connection, request);
+        }
+    }
+
+    fn heard(&mut self, connection: u64, message: Message) {
+        if let Message::Hello(hello) = message {
+            self.greet(connection, hello);
+            return;
+        }
+        let Some(from) = self.connections.get(&connection).and_then(|found| found.worker) else { return };
+        match message {
+            Message::Ended { held, ran, .. } => self.ran = Some((held, ran, from)),
+            Message::Began(held) if self.machine.scheduler().current(held.task).is_some() => {
+                self.jobs.began(held.task, from, self.now);
+            }
+            Message::Moved { held, to } => self.jobs.moved(held.task, to, held.hop),
+            _ => {}
+        }
+        self.put(Input::Message { from, message });
+        self.ran = None;
+    }
+
+    pub(super) fn drain(&mut self, worker: WorkerId) {
+        let change = filch_core::WorkerChange { draining: Some(true), ..filch_core::WorkerChange::default() };
+        self.put(Input::Event(filch_core::Event::Change { worker, change }));
+    }
+
+    /// Puts something to the machine and carries out what it wants.
+    pub(super) fn put(&mut self, input: Input) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.machine.step(self.now, input, &mut outputs);
+        self.carry_out(&mut outputs);
+        self.outputs = outputs;
+    }
+
+    pub(super) fn carry_out(&mut self, outputs: &mut Vec<Output>) {
+        for output in outputs.drain(..) {
+            match output {
+                Output::Joined { tag, worker } => self.joined(tag, worker),
+                Output::Send { to, message } => {
+                    if message.waits_for_store()
+                        && let Some(turn) = self.unsynced()
+                    {
+                        self.waiting.push_back((turn, Later::Message(to, message)));
+                    } else {
+                        self.send(to, message);
+                    }
+                }
+                Output::Renew => self.renew = true,
+                Output::Action(action) => self.act(action),
+            }
+        }
+    }
+
+    fn send(&mut self, to: WorkerId, message: Message) {
+        let Some(connection) = self.seat(to).and_then(|seat| seat.connection) else { return };
+        match &message {
+            Message::Hand { orders, .. } => {
+                let mut last = None;
+                for order in orders {
+                    self.jobs.handed(order.held.task, to, self.now);
+                    if last != Some(order.payload) {
+                        self.attach_body(connection, order.payload);
+                    }
+                    last = Some(order.payload);
+                    if let Some(bytes) = self.bodies.input(order.payload, order.index, &*self.store, self.shard) {
+                        let input = ElementInput { handle: order.payload, index: order.index, bytes };
+                        if let Some(packet) = self.parcel(connection) {
+                            packet.inputs.push(input);
+                        }
+                    }
+                }
+            }
+            Message::Digest(peers) => {
+                for peer in peers {
+                    let Some(seat) = self.seat(peer.worker).filter(|seat| !seat.card.address.is_empty()) else { continue };
+                    let peer = Peer {
+                        worker: peer.worker.to_bits(),
+                        address: seat.card.address.clone(),
+                        pin: seat.card.pin.clone(),
+                        token: seat.card.peer_token.clone(),
+                    };
+                    if let Some(packet) = self.parcel(connection) {
+                        packet.peers.push(peer);
+                    }
+                }
+            }
+            _ => {}
+        }
+        if self.parcel(connection).is_some()
+            && let Some(found) = self.connections.get_mut(&connection)
+        {
+            found.parcel.messages.push(message);
+        }
+    }
+
+    fn attach_body(&mut self, connection: u64, handle: u64) {
+        let shared = self.shared.contains_key(&handle);
+        let Some(found) = self.connections.get_mut(&connection) else { return };
+        if shared && !found.sent.insert(handle) {
+            return;
+        }
+        if let Some(having) = self.shared.get_mut(&handle) {
+            having.push(connection);
+        }
+        let Some(work) = self.bodies.work(handle, &*self.store, self.shard) else {
+            tracing::error!(handle, "what is to be done is not in the store");
+            return;
+        };
+        if let Some(packet) = self.parcel(connection) {
+            packet.bodies.push(Body { handle, work, shared });
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Persist(record) => self.record(&record),
+            Action::Element { job, index, task, payload } => {
+                if let Some(number) = self.jobs.number_of(job) {
+                    self.jobs.enter(task, number, index, payload);
+                }
+            }
+            Action::Notify { task, status, .. } => {
+                if !matches!(status, Status::Running | Status::Assigned) && !status.is_settled() {
+                    self.jobs.stopped(task);
+                }
+            }
+            Action::JobDone { job } => self.job_done(job),
+            _ => {}
+        }
+    }
+
+    // ---- what is remembered ----
+
+    fn record(&mut self, record: &Record) {
+        match *record {
+            Record::Submitted { .. } => {
+                let spec = self.specs.pop_front();
+                self.group.push(record, spec.as_ref().map_or(Detail::None, Detail::Task));
+                return;
+            }
+            Record::ArraySubmitted { .. } => {
+                let spec = self.specs.pop_front();
+                self.group.push(record, spec.as_ref().map_or(Detail::None, Detail::Task));
+                return;
+            }
+            Record::Joined { tag, .. } => {
+                let card = self.connections.get(&tag).and_then(|found| found.card.clone());
+                let spec = card.and_then(|card| self.worker_spec(&card, tag).ok());
+                self.group.push(record, spec.as_ref().map_or(Detail::None, Detail::Worker));
+                return;
+            }
+            Record::Left { worker } => self.unseat(worker),
+            Record::Retrying { task, attempt, .. } => self.note_end(task, attempt),
+            Record::Settled { task, attempt, status, cause, .. } => {
+                self.group.push(record, Detail::None);
+                self.settle(task, attempt, status, cause);
+                return;
+            }
+            Record::ElementsSettled { job, from, to, status, .. } => {
+                self.settled += u64::from(to - from);
+                if let Some(job) = self.jobs.of_id(job) {
+                    job.settled(status, u64::from(to - from));
+                }
+            }
+            _ => {}
+        }
+        self.group.push(record, Detail::None);
+    }
+
+    /// What is known of the end of an attempt goes to the store; where its ending is kept, if there is one.
+    fn note_end(&mut self, task: TaskId, attempt: u32) {
+        let ending = self.endings.remove(&(task.to_bits(), attempt));
+        self.keep_ending(task, attempt, ending.as_ref());
+    }
+
+    fn keep_ending(&mut self, task: TaskId, attempt: u32, ending: Option<&Ending>) {
+        let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
+        if ending.is_none() && own.is_none() {
+            return;
+        }
+        let mut kept = 0;
+        if let Some(ending) = ending {
+            kept = self.new_handle();
+            let until = crate::store::Until((self.now + self.retention).0 / 1_000_000);
+            let bytes = ending.encode_to_vec();
+            self.blobs.push(BlobChange::Put { id: BlobId(kept), bytes, until: Some(until) });
+        }
+        let (ran, worker) = own.map_or((0, 0), |(_, ran, worker)| (ran.0, worker.to_bits()));
+        self.page.ends.push(EndNote { task: task.to_bits(), attempt, ran_nanos: ran, worker, ending: kept });
+    }
+
+    fn settle(&mut self, task: TaskId, attempt: u32, status: Status, cause: filch_core::Cause) {
+        self.settled += 1;
+        let ending = self.endings.remove(&(task.to_bits(), attempt));
+        self.keep_ending(task, attempt, ending.as_ref());
+        let live = self.jobs.stopped(task);
+        let note = self.jobs.note(task);
+        let number = note.map_or(0, |note| u64::from(note.job));
+        let mut watchers: Vec<(u64, u64)> = Vec::new();
+        if let Some(job) = self.jobs.get_mut(number) {
+            job.settled(status, 1);
+            watchers.extend(job.watchers.iter().filter(|entry| entry.2).map(|&(connection, request, _)| (connection, request)));
+        } else if let Some(note) = note {
+            self.forget_body(note.handle);
+        }
+        if let Some(own) = self.watched_tasks.remove(&task) {
+            watchers.extend(own);
+        }
+        if watchers.is_empty() {
+            return;
+        }
+        let since = self.jobs.get(number).map(|job| job.card.at);
+        let began = live.map_or(0, |live| live.began.0);
+        let ran = self.ran.filter(|(held, ..)| held.task == task).map_or(0, |(_, ran, _)| ran.0);
+        let ended = Ended {
+            job: number,
+            index: note.map_or(0, |note| note.index),
+            task: task.to_bits(),
+            status: status.name().to_owned(),
+            cause: cause.words().unwrap_or_default().to_owned(),
+            attempts: filch_core::attempt_in_life(attempt),
+            worker: live.map_or_else(String::new, |live| self.worker_name(live.worker)),
+            waited_nanos: since.map_or(0, |since| began.saturating_sub(since)),
+            ran_nanos: ran,
+            began_nanos: began,
+            hops: live.map_or(0, |live| live.hops),
+            ending: ending.map(Box::new),
+        };
+        for (connection, request) in watchers {
+            if let Some(found) = self.connections.get_mut(&connection) {
+                if found.watches.get(&request) == Some(&Watched::Task(task)) {
+                    found.watches.remove(&request);
+                }
+            }
+            self.reply_when_durable(connection, request, Said::Ended(Box::new(ended.clone())));
+        }
+    }
+
+    fn job_done(&mut self, job: JobId) {
+        let now = self.now;
+        let Some(found) = self.jobs.done(job, now) else { return };
+        let (progress, card) = (found.progress.clone(), found.card.clone());
+        let watchers = std::mem::take(&mut found.watchers);
+        for (connection, request, _) in watchers {
+            if let Some(known) = self.connections.get_mut(&connection) {
+                known.watches.remove(&request);
+            }
+            self.reply_when_durable(connection, request, Said::JobDone(progress.clone()));
+        }
+        for handle in card.handle..card.handle + u64::from(card.handles) {
+            self.forget_body(handle);
+        }
+        if card.inputs > 0 {
+            self.blobs.push(BlobChange::Remove { id: BlobId(card.inputs) });
+        }
+    }
+
+    pub(super) fn forget_body(&mut self, handle: u64) {
+        self.bodies.drop_body(handle);
+        self.blobs.push(BlobChange::Remove { id: BlobId(handle) });
+        for connection in self.shared.remove(&handle).unwrap_or_default() {
+            if let Some(found) = self.connections.get_mut(&connection) {
+                found.sent.remove(&handle);
+            }
+            if let Some(packet) = self.parcel(connection) {
+                packet.forget.push(handle);
+            }
+        }
+    }
+
+    pub(super) fn new_handle(&mut self) -> u64 {
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        handle
+    }
+
+    pub(super) fn note_key(&mut self, key: Bytes, task: TaskId) {
+        if !key.is_empty() {
+            self.page.keys.push(KeyNote { key, task: task.to_bits() });
+        }
+    }
+
+    // ---- the turn ----
+
+    /// Ends the turn: everybody gets what there is for them, and the store what is to be remembered. `told` hears when that
+    /// is durable.
+    pub(super) fn end_turn(&mut self, told: impl FnOnce(u64, Time, Result<(), Failure>) + Send + 'static) {
+        if self.has_page() || std::mem::take(&mut self.renew) {
+            self.renew = false;
+            let mut page = std::mem::take(&mut self.page);
+            let group = std::mem::take(&mut self.group);
+            if !group.is_empty() {
+                page.records = group.encode().into();
+            }
+            let entry = Entry { records: page.encode_to_vec(), blobs: std::mem::take(&mut self.blobs) };
+            let (turn, begun) = (self.turn, self.now);
+            self.begun = turn;
+            self.turn += 1;
+            let done = Box::new(move |outcome: Result<_, crate::store::Error>| {
+                told(turn, begun, outcome.map(drop).map_err(Failure::Store));
+            });
+            self.store.append(self.shard, self.epoch, entry, done);
+        }
+        self.post();
+    }
+
+    /// Sends what there is for everybody.
+    fn post(&mut self) {
+        let epoch = self.machine.epoch();
+        for connection in std::mem::take(&mut self.dirty) {
+            let Some(found) = self.connections.get_mut(&connection) else { continue };
+            found.dirty = false;
+            let mut parcel = std::mem::take(&mut found.parcel);
+            parcel.epoch = epoch;
+            if !found.out.send(parcel) {
+                self.gone(connection);
+            }
+        }
+    }
+
+    /// The store has confirmed a page.
+    pub(super) fn durable(&mut self, turn: u64, begun: Time) {
+        self.durable = self.durable.max(turn);
+        self.put(Input::Stored { begun });
+        while let Some((_, later)) = self.waiting.pop_front_if(|entry| entry.0 <= turn) {
+            match later {
+                Later::Message(to, message) => self.send(to, message),
+                Later::Reply(connection, reply) => {
+                    if let Some(packet) = self.parcel(connection) {
+                        packet.replies.push(reply);
+                    }
+                }
+            }
+        }
+    }
+}

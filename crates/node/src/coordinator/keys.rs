@@ -1,0 +1,35 @@
+//! What was submitted under which key: what comes again gets the first answer.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use filch_core::wire::talk::Submitted;
+use rustc_hash::FxHashMap;
+
+/// Submissions that are remembered. Whoever sends one again does so soon, or not at all.
+const KEPT: usize = 100_000;
+
+/// The latest submissions.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    known: FxHashMap<Bytes, Submitted>,
+    order: VecDeque<Bytes>,
+}
+
+impl Keys {
+    pub(super) fn get(&self, key: &Bytes) -> Option<&Submitted> {
+        self.known.get(key)
+    }
+
+    pub(super) fn insert(&mut self, key: Bytes, answer: Submitted) {
+        if key.is_empty() || self.known.insert(key.clone(), answer).is_some() {
+            return;
+        }
+        self.order.push_back(key);
+        if self.order.len() > KEPT
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! What clients ask: submissions, withdrawals, and how things go.
+
+use bytes::Bytes;
+use filch_core::coordinator::{Input, Output};
+use filch_core::names::NameError;
+use filch_core::wire::talk::{
+    Array, Ask, Chunk, Graph, JobCard, Logs, Look, Name, Part, Parts, Refused, Request, Said, Submit, Submitted, Terms,
+    Watch,
+};
+use filch_core::{Action, Event, GraphTask, JobId, Refusal, Span, TaskId, TaskSpec};
+
+use super::bodies::encode_inputs;
+use super::desk::{Desk, Watched};
+use crate::store::{BlobChange, BlobId};
+
+/// The most that one task may carry.
+const LARGEST_BODY: usize = 1 << 20;
+/// Bytes that may wait for the store before submissions are refused.
+const MOST_PENDING: usize = 256 << 20;
+
+/// Why something is refused.
+pub(super) enum No {
+    Because(String),
+    Full(String, Span),
+}
+
+impl From<NameError> for No {
+    fn from(error: NameError) -> No {
+        No::Because(error.to_string())
+    }
+}
+
+impl From<Refusal> for No {
+    fn from(refusal: Refusal) -> No {
+        match refusal {
+            Refusal::QueueFull { retry_after, .. } => No::Full(refusal.to_string(), retry_after),
+            _ => No::Because(refusal.to_string()),
+        }
+    }
+}
+
+impl No {
+    fn because(why: impl Into<String>) -> No {
+        No::Because(why.into())
+    }
+
+    fn said(self) -> Said {
+        let (why, retry_after) = match self {
+            No::Because(why) => (why, None),
+            No::Full(why, after) => (why, Some(after)),
+        };
+        Said::Refused(Refused { why, retry_after_nanos: retry_after.map(|after| after.0) })
+    }
+}
+
+impl Desk {
+    pub(super) fn asked(&mut self, connection: u64, request: Request) {
+        let id = request.id;
+        let outcome = match request.ask {
+            None => Err(No::because("this coordinator does not know that question; is it older than the client?")),
+            Some(Ask::Submit(submit)) => self.submitted(connection, id, *submit),
+            Some(Ask::Cancel(name)) => self.cancel(&name).map(|()| {
+                self.reply_when_durable(connection, id, Said::Done(true));
+            }),
+            Some(Ask::Watch(watch)) => self.watch(connection, id, &watch),
+            Some(Ask::Query(text)) => self.query(&text).map(|json| self.reply(connection, id, Said::Json(json))),
+            Some(Ask::Drain(name)) => self.drain_by_name(&name).map(|()| {
+                self.reply(connection, id, Said::Done(true));
+            }),
+            Some(Ask::Logs(logs)) => self.logs(connection, id, &logs),
+            Some(Ask::Stop(other)) => {
+                self.stop_watching(connection, other);
+                Ok(())
+            }
+        };
+        if let Err(no) = outcome {
+            self.reply(connection, id, no.said());
+        }
+    }
+
+    fn submitted(&mut self, connection: u64, id: u64, submit: Submit) -> Result<(), No> {
+        let answer = match self.keys.get(&submit.key) {
+            Some(first) => *first,
+            None => {
+                if self.store.pending_bytes() > MOST_PENDING {
+                    return Err(No::Full("the store cannot keep up".to_owned(), Span::from_millis(200)));
+                }
+                let (key, watch) = (submit.key.clone(), submit.watch);
+                let answer = self.submit(submit)?;
+                self.keys.insert(key.clone(), answer);
+                if answer.job == 0 {
+                    self.note_key(key, TaskId::from_bits(answer.task));
+                }
+                if watch {
+                    self.follow(connection, id, answer);
+                }
+                answer
+            }
+        };
+        self.reply_when_durable(connection, id, Said::Submitted(answer));
+        Ok(())
+    }
+
+    /// A submitter hears of everything that becomes of its submission.
+    fn follow(&mut self, connection: u64, id: u64, answer: Submitted) {
+        let watched = if answer.job == 0 {
+            let task = TaskId::from_bits(answer.task);
+            self.watched_tasks.entry(task).or_default().push((connection, id));
+            Watched::Task(task)
+        } else {
+            if let Some(job) = self.jobs.get_mut(answer.job) {
+                job.watchers.push((connection, id, true));
+            }
+            Watched::Job(answer.job)
+        };
+        if let Some(found) = self.connections.get_mut(&connection) {
+            found.watches.insert(id, watched);
+        }
+    }
+
+    fn submit(&mut self, submit: Submit) -> Result<Submitted, No> {
+        let Submit { key, name, parts, parent, summary, .. } = submit;
+        let parent = parent.map(TaskId::from_bits);
+        let card = JobCard { name, key, summary, at: self.now.0, step: 1, ..JobCard::default() };
+        match parts.ok_or_else(|| No::because("the submission has no tasks"))? {
+            Parts::Single(part) => self.submit_single(part, parent),
+            Parts::Graph(graph) => self.submit_graph(graph, card, parent),
+            Parts::Array(array) => self.submit_array(array, card, parent),
+        }
+    }
+
+    /// The description of a task, which has a body of its own unless a handle is given.
+    fn describe(&mut self, terms: Option<&Terms>, parent: Option<TaskId>) -> Result<TaskSpec, No> {
+        let default = Terms::default();
+        let terms = terms.unwrap_or(&default);
+        let retry = self.config.retry.clone();
+        let now = self.now;
+        let mut spec = terms.spec(now, &retry, |sort, name| self.number(sort, name))?;
+        spec.parent = parent;
+        if let Some(name) = &terms.pin {
+            spec.pin = Some(self.worker_by_name(name)?);
+        }
+        if let [name] = terms.to.as_slice() {
+            spec.seeded = Some(self.worker_by_name(name)?);
+        }
+        if let (Some(limit), Some(key)) = (terms.key_limit, spec.key) {
+            self.put_event(Event::SetKeyLimit { key, limit })?;
+        }
+        Ok(spec)
+    }
+
+    fn worker_by_name(&self, name: &str) -> Result<filch_core::WorkerId, No> {
+        self.worker_names
+            .get(name)
+            .copied()
+            .ok_or_else(|| No::Because(format!("there is no worker `{name}`; `filch worker list` shows them")))
+    }
+
+    fn check_body(work: &Bytes) -> Result<(), No> {
+        if work.len() > LARGEST_BODY {
+            let text = format!("a task carries {} bytes, and at most {LARGEST_BODY} are taken", work.len());
+            return Err(No::Because(text));
+        }
+        Ok(())
+    }
+
+    fn keep_body(&mut self, work: Bytes) -> u64 {
+        let handle = self.new_handle();
+        self.blobs.push(BlobChange::Put { id: BlobId(handle), bytes: work.to_vec(), until: None });
+        self.bodies.keep(handle, work);
+        handle
+    }
+
+    fn submit_single(&mut self, part: Part, parent: Option<TaskId>) -> Result<Submitted, No> {
+        Self::check_body(&part.work)?;
+        let mut spec = self.describe(part.terms.as_ref(), parent)?;
+        let handle = self.keep_body(part.work);
+        spec.payload = handle;
+        self.specs.push_back(spec.clone());
+        let accepted = self.put_submission(Event::Submit(Box::new(spec)), |desk, task, _| {
+            desk.jobs.enter(task, 0, 0, handle);
+        });
+        match accepted {
+            Ok(accepted) => Ok(Submitted { job: 0, task: accepted.last_task }),
+            Err(no) => {
+                self.forget_body(handle);
+                Err(no)
+            }
+        }
+    }
+
+    fn submit_graph(&mut self, graph: Graph, mut card: JobCard, parent: Option<TaskId>) -> Result<Submitted, No> {
+        let mut tasks = Vec::with_capacity(graph.parts.len());
+        for part in &graph.parts {
+            Self::check_body(&part.work)?;
+            let spec = self.describe(part.terms.as_ref(), parent)?;
+            tasks.push(GraphTask { spec, parents: part.after.iter().copied().collect() });
+        }
+        card.handle = self.next_handle;
+        card.handles = graph.parts.len() as u32;
+        card.total = u64::from(card.handles);
+        if graph.parts.iter().any(|part| !part.name.is_empty()) {
+            card.task_names = graph.parts.iter().map(|part| part.name.clone()).collect();
+        }
+        for (task, part) in tasks.iter_mut().zip(graph.parts) {
+            task.spec.payload = self.keep_body(part.work);
+        }
+        self.specs.extend(tasks.iter().map(|task| task.spec.clone()));
+        self.open_job(Event::SubmitGraph(tasks), card, Vec::new())
+    }
+
+    fn submit_array(&mut self, array: Array, mut card: JobCard, parent: Option<TaskId>) -> Result<Submitted, No> {
+        let Array { part, count, inputs, first, step } = array;
+        let part = part.ok_or_else(|| No::because("the array has no task"))?;
+        if !inputs.is_empty() && inputs.len() != count as usize {
+            return Err(No::Because(format!("the array has {count} elements and {} inputs", inputs.len())));
+        }
+        Self::check_body(&part.work)?;
+        let to = part.terms.as_ref().map_or(&[][..], |terms| &terms.to);
+        let mut seeds = Vec::with_capacity(to.len());
+        for name in to {
+            seeds.push(self.worker_by_name(name)?);
+        }
+        let mut spec = self.describe(part.terms.as_ref(), parent)?;
+        let handle = self.keep_body(part.work);
+        spec.payload = handle;
+        (card.handle, card.handles, card.total) = (handle, 1, u64::from(count));
+        (card.first, card.step) = (first, if step == 0 { 1 } else { step });
+        let event = if seeds.len() > 1 {
+            // To several queues in turn: tasks of their own, since elements of an array are all alike.
+            let each = |at: u32| TaskSpec { seeded: Some(seeds[at as usize % seeds.len()]), ..spec.clone() };
+            let tasks: Vec<TaskSpec> = (0..count).map(each).collect();
+            self.specs.extend(tasks.iter().cloned());
+            Event::SubmitMany(tasks)
+        } else {
+            self.specs.push_back(spec.clone());
+            Event::SubmitArray { template: Box::new(spec), count }
+        };
+        self.open_job(event, card, inputs)
+    }
+
+    fn open_job(&mut self, event: Event, mut card: JobCard, inputs: Vec<Bytes>) -> Result<Submitted, No> {
+        let number = self.jobs.next_number();
+        card.number = number;
+        let (first, handles, total) = (card.handle, card.handles, card.total);
+        if u64::from(handles) < total {
+            self.shared.insert(first, Vec::new());
+        }
+        if !inputs.is_empty() {
+            card.inputs = self.new_handle();
+            let bytes = encode_inputs(inputs.clone());
+            self.blobs.push(BlobChange::Put { id: BlobId(card.inputs), bytes, until: None });
+            self.bodies.keep_inputs(first, card.inputs, Some(inputs));
+        }
+        let blob = card.inputs;
+        let mut position = 0;
+        let mut card = Some(card);
+        let accepted = self.put_submission_with(event, |desk, action| match *action {
+            Action::Opened { job } => {
+                if let Some(mut card) = card.take() {
+                    card.job = job.to_bits();
+                    desk.jobs.open(card.clone());
+                    desk.page.jobs.push(card);
+                }
+            }
+            Action::Accepted { task, payload } => {
+                desk.jobs.enter(task, number, position, payload);
+                position += 1;
+            }
+            _ => {}
+        });
+        if let Err(no) = accepted {
+            for handle in first..first + u64::from(handles) {
+                self.forget_body(handle);
+            }
+            if blob > 0 {
+                self.blobs.push(BlobChange::Remove { id: BlobId(blob) });
+            }
+            return Err(no);
+        }
+        Ok(Submitted { job: number, task: 0 })
+    }
+
+    fn put_submission(
+        &mut self,
+        event: Event,
+        mut each: impl FnMut(&mut Desk, TaskId, u64),
+    ) -> Result<Accepted, No> {
+        self.put_submission_with(event, |desk, action| {
+            if let Action::Accepted { task, payload } = *action {
+                each(desk, task, payload);
+            }
+        })
+    }
+
+    /// Puts a submission to the machine; `each` sees what it answers before any of it is carried out.
+    fn put_submission_with(
+        &mut self,
+        event: Event,
+        mut each: impl FnMut(&mut Desk, &Action),
+    ) -> Result<Accepted, No> {
+        let mut outputs = Vec::new();
+        self.machine.step(self.now, Input::Event(event), &mut outputs);
+        let mut accepted = Accepted::default();
+        for output in &outputs {
+            if let Output::Action(action) = output {
+                each(self, action);
+                if let Action::Accepted { task, .. } = action {
+                    accepted.last_task = task.to_bits();
+                }
+            }
+        }
+        self.carry_out(&mut outputs);
+        self.specs.clear();
+        match self.machine.take_refusal() {
+            Some(refusal) => Err(refusal.into()),
+            None => Ok(accepted),
+        }
+    }
+
+    pub(super) fn put_event(&mut self, event: Event) -> Result<(), No> {
+        self.put(Input::Event(event));
+        self.machine.take_refusal().map_or(Ok(()), |refusal| Err(refusal.into()))
+    }
+
+    // ---- withdrawing ----
+
+    fn cancel(&mut self, name: &Name) -> Result<(), No> {
+        if let Some(task) = name.task {
+            return self.put_event(Event::Cancel { task: TaskId::from_bits(task) });
+        }
+        let job = self.jobs.get(name.job).ok_or_else(|| No::Because(unknown_job(name.job)))?;
+        if job.done_at.is_some() {
+            return Ok(());
+        }
+        let id = JobId::from_bits(job.card.job);
+        match name.index {
+            None => self.put_event(Event::CancelJob { job: id }),
+            Some(index) => match self.task_at(name.job, index) {
+                Some(task) => self.put_event(Event::Cancel { task }),
+                None => self.put_event(Event::CancelElement { job: id, index }),
+            },
+        }
+    }
+
+    fn drain_by_name(&mut self, name: &str) -> Result<(), No> {
+        let worker = self.worker_by_name(name)?;
+        self.drain(worker);
+        Ok(())
+    }
+
+    // ---- looking on ----
+
+    fn watch(&mut self, connection: u64, id: u64, watch: &Watch) -> Result<(), No> {
+        let job = self.jobs.get_mut(watch.job).ok_or_else(|| No::Because(unknown_job(watch.job)))?;
+        if job.done_at.is_some() {
+            let progress = job.progress.clone();
+            self.reply_when_durable(connection, id, Said::JobDone(progress));
+            return Ok(());
+        }
+        job.watchers.push((connection, id, watch.each));
+        let progress = job.progress.clone();
+        if let Some(found) = self.connections.get_mut(&connection) {
+            found.watches.insert(id, Watched::Job(watch.job));
+        }
+        self.reply(connection, id, Said::Progress(progress));
+        Ok(())
+    }
+
+    fn stop_watching(&mut self, connection: u64, id: u64) {
+        let Some(found) = self.connections.get_mut(&connection) else { return };
+        found.looks.retain(|entry| entry.0 != id);
+        if let Some(watched) = found.watches.remove(&id) {
+            self.unwatch(watched, |entry| entry == (connection, id));
+        }
+    }
+
+    /// Tells those who look on how things go.
+    pub(super) fn tell_progress(&mut self) {
+        let mut tell = Vec::new();
+        for number in self.jobs.changed() {
+            if let Some(job) = self.jobs.get_mut(number) {
+                job.changed = false;
+                let progress = &job.progress;
+                tell.extend(job.watchers.iter().map(|&(connection, id, _)| (connection, id, progress.clone())));
+            }
+        }
+        for (connection, id, progress) in tell {
+            self.reply(connection, id, Said::Progress(progress));
+        }
+    }
+
+    // ---- output ----
+
+    fn logs(&mut self, connection: u64, id: u64, logs: &Logs) -> Result<(), No> {
+        let name = logs.name.clone().unwrap_or_default();
+        let task = match name.task {
+            Some(task) => Some(TaskId::from_bits(task)),
+            None => self.task_at(name.job, name.index.unwrap_or(0)),
+        };
+        let live = task.and_then(|task| self.jobs.live(task).map(|live| (task, live)));
+        match live {
+            Some((task, live)) if logs.follow => {
+                let Some(found) = self.connections.get_mut(&connection) else { return Ok(()) };
+                found.looks.push((id, task));
+                let holder = self.seat(live.worker).and_then(|seat| seat.connection);
+                if let Some(packet) = holder.and_then(|holder| self.parcel(holder)) {
+                    packet.looks.push(Look { task: task.to_bits(), stop: false });
+                }
+                Ok(())
+            }
+            _ => {
+                let ending = self.past_ending(name.job, name.index.unwrap_or(0))?;
+                for (stderr, bytes) in [(false, ending.stdout), (true, ending.stderr)] {
+                    if !bytes.is_empty() {
+                        self.reply(connection, id, Said::Output(Chunk { task: 0, stderr, bytes }));
+                    }
+                }
+                self.reply(connection, id, Said::Done(true));
+                Ok(())
+            }
+        }
+    }
+
+    /// What a running task writes goes to those who look on.
+    pub(super) fn pass_output(&mut self, chunk: Chunk) {
+        let task = TaskId::from_bits(chunk.task);
+        let lookers: Vec<(u64, u64)> = self
+            .connections
+            .iter()
+            .flat_map(|(&connection, found)| found.looks.iter().map(move |&(id, of)| (connection, id, of)))
+            .filter(|entry| entry.2 == task)
+            .map(|(connection, id, _)| (connection, id))
+            .collect();
+        for (connection, id) in lookers {
+            self.reply(connection, id, Said::Output(chunk.clone()));
+        }
+    }
+}
+
+/// What came of a submission.
+#[derive(Default)]
+pub(super) struct Accepted {
+    last_task: u64,
+}
+
+pub(super) fn unknown_job(number: u64) -> String {
+    format!("there is no job {number}; `filch job list` shows them")
+}
