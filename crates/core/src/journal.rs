@@ -42,6 +42,30 @@ pub(crate) struct Unfinished {
     pub(crate) is_element: bool,
 }
 
+impl Unfinished {
+    /// Records that come to this.
+    fn records(&self, task: TaskId, each: &mut impl FnMut(&Record, Detail<'_>)) {
+        let at = Time::ZERO;
+        match self.member {
+            Some((job, index, _)) if self.is_element => each(&Record::Element { task, job, index }, Detail::None),
+            member => {
+                let payload = self.spec.payload;
+                each(&Record::Submitted { task, payload, at }, Detail::Task(&self.spec));
+                if let Some((job, index, rank)) = member {
+                    each(&Record::Member { task, job, index, rank }, Detail::None);
+                }
+            }
+        }
+        let (attempt, retries, until) = (self.attempt, self.retries, self.until);
+        if retries > 0 || until > Time::ZERO || attempt > 0 && self.holder.is_none() {
+            each(&Record::Retrying { task, attempt, retries, until }, Detail::None);
+        }
+        if let Some(worker) = self.holder {
+            each(&Record::Assigned { task, attempt, worker, at }, Detail::None);
+        }
+    }
+}
+
 /// An array of which something is not settled.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenArray {
@@ -57,14 +81,27 @@ pub(crate) struct OpenArray {
 }
 
 impl OpenArray {
+    /// Nothing before `next` has to become a task.
+    fn go_on(&mut self, next: u32) {
+        self.next = next;
+        self.skipped = self.skipped.split_off(&next);
+        while self.skipped.first() == Some(&self.next) {
+            self.skipped.pop_first();
+            self.next += 1;
+        }
+    }
+
     /// Settles those of a range that have not become tasks; how many that were.
     fn settle(&mut self, from: u32, to: u32) -> u64 {
         let (from, to) = (from.max(self.next), to.min(self.count));
+        if from >= to {
+            return 0;
+        }
         let before = self.skipped.len() as u64;
-        if from == self.next && to == self.count {
-            self.next = self.count;
-            self.skipped.clear();
-            return u64::from(to - from) - before;
+        if from == self.next {
+            let settled = self.skipped.range(..to).count() as u64;
+            self.go_on(to);
+            return u64::from(to - from) - settled;
         }
         self.skipped.extend(from..to);
         self.skipped.len() as u64 - before
@@ -77,6 +114,20 @@ pub(crate) struct OpenJob {
     pub(crate) weight: f64,
     pub(crate) closed: bool,
     open: u64,
+}
+
+/// Something that is not settled, in the order of submission.
+enum Entry<'a> {
+    Array(JobId, &'a OpenArray),
+    Task(TaskId, &'a Unfinished),
+}
+
+/// Elements of an array are settled; how is not known any more, and does not matter.
+fn settled_elements(job: JobId, from: u32, to: u32, each: &mut impl FnMut(&Record, Detail<'_>)) {
+    if from < to {
+        let (status, cause, at) = (Status::Completed, Cause::None, Time::ZERO);
+        each(&Record::ElementsSettled { job, from, to, status, cause, at }, Detail::None);
+    }
 }
 
 /// All records so far, as what they come to.
@@ -121,8 +172,7 @@ impl Journal {
             }
             Record::Element { task, job, index } => {
                 if let Some(array) = self.arrays.get_mut(&job) {
-                    array.next = index + 1;
-                    array.skipped = array.skipped.split_off(&array.next);
+                    array.go_on(index + 1);
                     let spec = array.spec.clone();
                     self.enter(task, spec, Some((job, index, u32::MAX)));
                 }
@@ -203,6 +253,64 @@ impl Journal {
         }
     }
 
+    /// Records that come to the same: what a snapshot keeps in place of all that were applied. What has settled is left out,
+    /// but for how the last task of each slot ended.
+    pub fn records(&self, mut each: impl FnMut(&Record, Detail<'_>)) {
+        for (&worker, spec) in &self.workers {
+            each(&Record::Joined { worker, tag: spec.tag }, Detail::Worker(spec));
+        }
+        for (&key, &limit) in &self.key_limits {
+            each(&Record::KeyLimit { key, limit }, Detail::None);
+        }
+        for (&job, known) in &self.jobs {
+            each(&Record::Opened { job, weight: known.weight }, Detail::None);
+        }
+        let at = Time::ZERO;
+        let nothing = TaskSpec::default();
+        for &(task, status, cause) in self.outcomes.values() {
+            each(&Record::Submitted { task, payload: 0, at }, Detail::Task(&nothing));
+            each(&Record::Settled { task, attempt: 0, status, cause, at }, Detail::None);
+        }
+        let arrays = self.arrays.iter().map(|(&job, array)| (array.number, Entry::Array(job, array)));
+        let tasks = self.tasks.iter().map(|(&task, known)| (known.number, Entry::Task(task, known)));
+        let mut entries: Vec<(u64, Entry<'_>)> = arrays.chain(tasks).collect();
+        entries.sort_by_key(|entry| entry.0);
+        let mut reached: BTreeMap<JobId, u32> = BTreeMap::new();
+        for (_, entry) in entries {
+            match entry {
+                Entry::Array(job, array) => {
+                    let (count, payload) = (array.count, array.spec.payload);
+                    each(&Record::ArraySubmitted { job, count, payload, at }, Detail::Task(&array.spec));
+                    reached.insert(job, 0);
+                }
+                Entry::Task(task, known) => {
+                    if let (true, Some((job, index, _))) = (known.is_element, known.member) {
+                        let from = reached.insert(job, index + 1).unwrap_or(0);
+                        settled_elements(job, from, index, &mut each);
+                    }
+                    known.records(task, &mut each);
+                }
+            }
+        }
+        for (&job, array) in &self.arrays {
+            settled_elements(job, reached.get(&job).copied().unwrap_or(0), array.next, &mut each);
+            let mut skipped = array.skipped.iter().copied();
+            let mut run = skipped.next().map(|first| (first, first + 1));
+            while let Some((from, to)) = run {
+                let next = skipped.next();
+                if next == Some(to) {
+                    run = Some((from, to + 1));
+                } else {
+                    settled_elements(job, from, to, &mut each);
+                    run = next.map(|first| (first, first + 1));
+                }
+            }
+        }
+        for (&job, _) in self.jobs.iter().filter(|(_, known)| known.closed) {
+            each(&Record::Closed { job }, Detail::None);
+        }
+    }
+
     /// Arrays of which something is not settled: the handle of each, and how many of its elements are not tasks yet.
     pub fn arrays(&self) -> impl Iterator<Item = (JobId, u64, u32)> + '_ {
         self.arrays.iter().map(|(&job, array)| {
@@ -225,5 +333,103 @@ impl Journal {
     #[must_use]
     pub fn outcome(&self, task: TaskId) -> Option<Status> {
         self.outcomes.get(&task.index()).filter(|known| known.0 == task).map(|known| known.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that it comes to, but for the numbers that only say who came first.
+    fn sum(journal: &Journal) -> String {
+        let mut order: Vec<(u64, String)> = Vec::new();
+        for (task, known) in &journal.tasks {
+            order.push((known.number, format!("{task} {:?}", Unfinished { number: 0, ..known.clone() })));
+        }
+        for (job, array) in &journal.arrays {
+            order.push((array.number, format!("{job} {:?}", OpenArray { number: 0, ..array.clone() })));
+        }
+        order.sort();
+        let order: Vec<String> = order.into_iter().map(|entry| entry.1).collect();
+        let rest = (&journal.outcomes, &journal.workers, &journal.jobs, &journal.key_limits);
+        format!("{order:#?} {rest:#?}")
+    }
+
+    fn folded(journal: &Journal) -> Journal {
+        let mut again = Journal::default();
+        journal.records(|record, detail| again.apply(record, detail));
+        again
+    }
+
+    fn task(slot: u64, generation: u64) -> TaskId {
+        TaskId::from_bits(generation << 32 | slot)
+    }
+
+    #[test]
+    fn a_snapshot_comes_to_the_same() {
+        let mut rng = crate::rng::Rng::new(7);
+        let mut journal = Journal::default();
+        let spec = |payload| TaskSpec { payload, ..TaskSpec::default() };
+        let at = Time::ZERO;
+        let mut next = 0;
+        for step in 0..4_000u64 {
+            let job = JobId::from_bits(step % 40);
+            match rng.below(9) {
+                0 if !journal.jobs.contains_key(&job) => {
+                    journal.apply(&Record::Opened { job, weight: 1.5 }, Detail::None);
+                    if rng.below(2) == 0 {
+                        let record = Record::ArraySubmitted { job, count: 30, payload: step, at };
+                        journal.apply(&record, Detail::Task(&spec(step)));
+                        journal.apply(&Record::Closed { job }, Detail::None);
+                    }
+                }
+                1 | 2 => {
+                    let id = task(next, 1);
+                    next += 1;
+                    journal.apply(&Record::Submitted { task: id, payload: step, at }, Detail::Task(&spec(step)));
+                    if journal.jobs.get(&job).is_some_and(|known| !known.closed) {
+                        journal.apply(&Record::Member { task: id, job, index: 4, rank: 9 }, Detail::None);
+                    }
+                }
+                3 | 4 => {
+                    if let Some(array) = journal.arrays.get(&job).filter(|array| array.next < array.count) {
+                        let (id, from) = (task(next, 2), array.next);
+                        next += 1;
+                        if let Some(index) = (from..array.count).find(|index| !array.skipped.contains(index)) {
+                            journal.apply(&Record::Element { task: id, job, index }, Detail::None);
+                        }
+                    }
+                }
+                5 => {
+                    let from = rng.below(30) as u32;
+                    let to = (from + 1 + rng.below(4) as u32).min(30);
+                    let (status, cause) = (Status::Cancelled, Cause::Requested);
+                    journal.apply(&Record::ElementsSettled { job, from, to, status, cause, at }, Detail::None);
+                }
+                kind => {
+                    let Some(&id) = journal.tasks.keys().nth(rng.below(journal.tasks.len().max(1)))
+                    else {
+                        continue;
+                    };
+                    let attempt = journal.tasks[&id].attempt + 1;
+                    let record = match kind {
+                        6 => Record::Assigned { task: id, attempt, worker: WorkerId::from_bits(step), at },
+                        7 => Record::Retrying { task: id, attempt, retries: 2, until: Time(step) },
+                        _ => Record::Settled {
+                            task: id,
+                            attempt,
+                            status: Status::Failed,
+                            cause: Cause::Reported,
+                            at,
+                        },
+                    };
+                    journal.apply(&record, Detail::None);
+                }
+            }
+            if step.is_multiple_of(97) {
+                assert_eq!(sum(&folded(&journal)), sum(&journal), "after {step} records");
+            }
+        }
+        assert!(journal.tasks.len() > 50 && !journal.arrays.is_empty(), "there is something to compare");
     }
 }

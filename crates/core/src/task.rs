@@ -158,6 +158,21 @@ pub enum Status {
 }
 
 impl Status {
+    /// All of them, in the order of their numbers on the wire and in the store.
+    pub const ALL: [Status; 11] = [
+        Status::Blocked,
+        Status::Queued,
+        Status::Retrying,
+        Status::Unschedulable,
+        Status::Assigned,
+        Status::Running,
+        Status::Completed,
+        Status::Failed,
+        Status::Cancelled,
+        Status::Skipped,
+        Status::Returned,
+    ];
+
     /// Whether nothing more will happen to the task.
     #[must_use]
     pub const fn is_settled(self) -> bool {
@@ -214,6 +229,22 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them, in the order of their numbers on the wire and in the store.
+    pub const ALL: [Cause; 12] = [
+        Cause::None,
+        Cause::Reported,
+        Cause::TimedOut,
+        Cause::WorkerLost,
+        Cause::WorkerLeft,
+        Cause::ParentFailed,
+        Cause::NoWorker,
+        Cause::GivenBack,
+        Cause::Moved,
+        Cause::Hopeless,
+        Cause::DeadlineMissed,
+        Cause::Requested,
+    ];
+
     /// The cause in words; nothing if there is nothing to say.
     #[must_use]
     pub const fn words(self) -> Option<&'static str> {

@@ -16,19 +16,7 @@ use crate::journal::Detail;
 use crate::task::{ParentFailure, Priority, RetryTerms, Status, TaskSpec};
 use crate::time::{Span, Time};
 
-const STATUSES: [Status; 11] = [
-    Status::Blocked,
-    Status::Queued,
-    Status::Retrying,
-    Status::Unschedulable,
-    Status::Assigned,
-    Status::Running,
-    Status::Completed,
-    Status::Failed,
-    Status::Cancelled,
-    Status::Skipped,
-    Status::Returned,
-];
+const STATUSES: &[Status] = &Status::ALL;
 const PARENT_FAILURES: [ParentFailure; 3] = [ParentFailure::Fail, ParentFailure::Skip, ParentFailure::Run];
 
 /// Descriptions of tasks take so many parts at the most, all of one group together: alike ones are stored once, so a few
@@ -114,7 +102,7 @@ impl Group {
                 columns.index_steps.push(i64::from(index));
             }
             Record::ElementsSettled { job, from, to, status, cause, at } => {
-                let (status, cause) = (number_of(&STATUSES, &status), number_of(&CAUSES, &cause));
+                let (status, cause) = (number_of(STATUSES, &status), number_of(CAUSES, &cause));
                 let (job, at_nanos) = (job.to_bits(), at.0);
                 let settled = proto::ElementsSettled { job, from, to, status, cause, at_nanos };
                 self.batches.push(RecordSort::ElementsSettled(settled));
@@ -149,8 +137,8 @@ impl Group {
                 let Some(RecordSort::Settled(columns)) = self.batches.last_mut() else { return };
                 columns.task_steps.push(task.to_bits() as i64);
                 columns.attempts.push(attempt);
-                columns.statuses.push(number_of(&STATUSES, &status));
-                columns.causes.push(number_of(&CAUSES, &cause));
+                columns.statuses.push(number_of(STATUSES, &status));
+                columns.causes.push(number_of(CAUSES, &cause));
                 columns.at_steps.push(at.0 as i64);
             }
         }
@@ -324,7 +312,7 @@ fn unpack(sort: &RecordSort, parts: &mut usize, each: &mut impl FnMut(&Record, D
             }
         }
         &RecordSort::ElementsSettled(proto::ElementsSettled { job, from, to, status, cause, at_nanos }) => {
-            let (status, cause) = (value_of(&STATUSES, status, "status")?, value_of(&CAUSES, cause, "cause")?);
+            let (status, cause) = (value_of(STATUSES, status, "status")?, value_of(CAUSES, cause, "cause")?);
             let (job, at) = (JobId::from_bits(job), Time(at_nanos));
             each(&Record::ElementsSettled { job, from, to, status, cause, at }, Detail::None);
         }
@@ -356,8 +344,8 @@ fn unpack(sort: &RecordSort, parts: &mut usize, each: &mut impl FnMut(&Record, D
             let codes = spread(&columns.statuses, count)?.zip(spread(&columns.causes, count)?);
             let rest = spread(&columns.attempts, count)?.zip(codes);
             for ((task, at), (attempt, (status, cause))) in sums(&columns.task_steps).zip(ats).zip(rest) {
-                let status = value_of(&STATUSES, status, "status")?;
-                let cause = value_of(&CAUSES, cause, "cause")?;
+                let status = value_of(STATUSES, status, "status")?;
+                let cause = value_of(CAUSES, cause, "cause")?;
                 let (task, at) = (TaskId::from_bits(task), Time(at));
                 each(&Record::Settled { task, attempt, status, cause, at }, Detail::None);
             }

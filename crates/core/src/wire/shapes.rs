@@ -16,20 +16,7 @@ const MOST_CAPABILITIES: u32 = 1 << 16;
 const MOST_RESOURCES: usize = 1 << 12;
 
 /// Causes by their number.
-pub(super) const CAUSES: [Cause; 12] = [
-    Cause::None,
-    Cause::Reported,
-    Cause::TimedOut,
-    Cause::WorkerLost,
-    Cause::WorkerLeft,
-    Cause::ParentFailed,
-    Cause::NoWorker,
-    Cause::GivenBack,
-    Cause::Moved,
-    Cause::Hopeless,
-    Cause::DeadlineMissed,
-    Cause::Requested,
-];
+pub(super) const CAUSES: &[Cause] = &Cause::ALL;
 
 /// The number of a value: its position in the table of all.
 pub(super) fn number_of<T: PartialEq>(table: &[T], value: &T) -> u32 {

@@ -1,21 +1,44 @@
-//! What is to be done for each handle: in memory while there is room, and otherwise in the store.
+//! What is to be done for each handle. Bodies that come in one turn are one blob of the store; in memory they stay as long
+//! as there is room.
+//!
+//! A handle is the number of the blob and the place in it, so nothing has to be remembered of a body that waits.
 
-use bytes::Bytes;
+use std::collections::VecDeque;
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use filch_core::wire::talk::Array;
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
-use crate::store::{BlobId, Shard, Store};
+use crate::store::{BlobChange, BlobId, Shard, Store};
 
 /// Bytes of bodies that are kept in memory. Those beyond it are read from the store when they are handed out.
-const IN_MEMORY: usize = 256 << 20;
+const IN_MEMORY: usize = 64 << 20;
+/// Bits of a handle that say the place in its blob.
+const PLACE_BITS: u32 = 12;
+/// Bodies in one blob.
+const MOST: usize = 1 << PLACE_BITS;
+/// Bytes of a blob before the next one is begun.
+const FULL: usize = 1 << 20;
 
 /// Bodies, and the inputs of arrays that have some.
 #[derive(Default)]
 pub(super) struct Bodies {
-    works: FxHashMap<u64, Bytes>,
+    chunks: FxHashMap<u64, Chunk>,
+    /// The one that is being filled.
+    open: Option<(u64, Vec<Bytes>, usize)>,
+    /// Those in memory, the oldest first, with the turn after which the store has them.
+    kept: VecDeque<(u64, u64)>,
     bytes: usize,
     inputs: FxHashMap<u64, Inputs>,
+}
+
+/// Bodies that came together.
+#[derive(Default)]
+struct Chunk {
+    /// How many of them are still needed.
+    left: u32,
+    bytes: Option<Bytes>,
 }
 
 struct Inputs {
@@ -25,32 +48,93 @@ struct Inputs {
 }
 
 impl Bodies {
-    pub(super) fn keep(&mut self, handle: u64, work: Bytes) {
-        if self.bytes + work.len() <= IN_MEMORY {
-            self.bytes += work.len();
-            self.works.insert(handle, work);
+    /// Takes a body; `blob` is asked for a number if a new blob must be begun. What is full by then goes to the store.
+    pub(super) fn add(
+        &mut self,
+        work: Bytes,
+        turn: u64,
+        changes: &mut Vec<BlobChange>,
+        blob: impl FnOnce() -> u64,
+    ) -> u64 {
+        if self.open.as_ref().is_some_and(|(_, works, bytes)| works.len() == MOST || *bytes >= FULL) {
+            self.seal(turn, changes);
+        }
+        let (chunk, works, bytes) = self.open.get_or_insert_with(|| (blob(), Vec::new(), 0));
+        let handle = *chunk << PLACE_BITS | works.len() as u64;
+        *bytes += work.len();
+        works.push(work);
+        self.chunks.entry(*chunk).or_default().left += 1;
+        handle
+    }
+
+    /// What came goes to the store.
+    pub(super) fn seal(&mut self, turn: u64, changes: &mut Vec<BlobChange>) {
+        let Some((number, works, _)) = self.open.take() else { return };
+        let bytes = pack(&works);
+        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        if chunk.left == 0 {
+            self.chunks.remove(&number);
+            return;
+        }
+        changes.push(BlobChange::Put { id: BlobId(number), bytes: bytes.to_vec(), until: None });
+        self.bytes += bytes.len();
+        chunk.bytes = Some(bytes);
+        self.kept.push_back((turn, number));
+    }
+
+    /// The store has what it got until `turn`: what there is no room for may leave memory.
+    pub(super) fn durable(&mut self, turn: u64) {
+        while self.bytes > IN_MEMORY
+            && let Some((_, number)) = self.kept.pop_front_if(|entry| entry.0 <= turn)
+        {
+            if let Some(bytes) = self.chunks.get_mut(&number).and_then(|chunk| chunk.bytes.take()) {
+                self.bytes -= bytes.len();
+            }
         }
     }
 
-    pub(super) fn keep_inputs(&mut self, handle: u64, blob: u64, each: Option<Vec<Bytes>>) {
-        self.inputs.insert(handle, Inputs { blob, each });
+    /// A body of an earlier life is still needed.
+    pub(super) fn restore(&mut self, handle: u64) {
+        self.chunks.entry(handle >> PLACE_BITS).or_default().left += 1;
     }
 
-    pub(super) fn drop_body(&mut self, handle: u64) {
-        if let Some(work) = self.works.remove(&handle) {
-            self.bytes -= work.len();
-        }
+    /// Nobody needs the body any more.
+    pub(super) fn forget(&mut self, handle: u64, changes: &mut Vec<BlobChange>) {
         self.inputs.remove(&handle);
+        let number = handle >> PLACE_BITS;
+        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        chunk.left -= 1;
+        if chunk.left > 0 || self.open.as_ref().is_some_and(|open| open.0 == number) {
+            return;
+        }
+        if let Some(bytes) = chunk.bytes.take() {
+            self.bytes -= bytes.len();
+        }
+        self.chunks.remove(&number);
+        changes.push(BlobChange::Remove { id: BlobId(number) });
     }
 
     /// What is to be done; nothing if the store does not know it either.
     pub(super) fn work(&mut self, handle: u64, store: &dyn Store, shard: Shard) -> Option<Bytes> {
-        if let Some(work) = self.works.get(&handle) {
-            return Some(work.clone());
+        let (number, place) = (handle >> PLACE_BITS, (handle & (MOST as u64 - 1)) as usize);
+        if let Some((open, works, _)) = &self.open
+            && *open == number
+        {
+            return works.get(place).cloned();
         }
-        let work = Bytes::from(store.blob(shard, BlobId(handle)).ok()??);
-        self.keep(handle, work.clone());
-        Some(work)
+        let chunk = self.chunks.get_mut(&number)?;
+        if chunk.bytes.is_none() {
+            let bytes = Bytes::from(store.blob(shard, BlobId(number)).ok()??);
+            self.bytes += bytes.len();
+            // It came from there, so it may go at any time.
+            self.kept.push_back((0, number));
+            chunk.bytes = Some(bytes);
+        }
+        unpack(chunk.bytes.as_ref()?, place)
+    }
+
+    pub(super) fn keep_inputs(&mut self, handle: u64, blob: u64, each: Option<Vec<Bytes>>) {
+        self.inputs.insert(handle, Inputs { blob, each });
     }
 
     /// What one element gets, if the elements of its array get something.
@@ -64,7 +148,72 @@ impl Bodies {
     }
 }
 
+/// How many there are, where each ends, and all of them.
+fn pack(works: &[Bytes]) -> Bytes {
+    let total: usize = works.iter().map(Bytes::len).sum();
+    let mut packed = BytesMut::with_capacity(total + 4 * works.len() + 4);
+    packed.put_u32_le(works.len() as u32);
+    let mut end = 0;
+    for work in works {
+        end += work.len();
+        packed.put_u32_le(end as u32);
+    }
+    for work in works {
+        packed.put_slice(work);
+    }
+    packed.freeze()
+}
+
+fn unpack(packed: &Bytes, place: usize) -> Option<Bytes> {
+    let count = packed.get(..4)?.get_u32_le() as usize;
+    let end_of = |at: usize| Some(packed.get(4 + 4 * at..)?.get(..4)?.get_u32_le() as usize);
+    let from = if place == 0 { 0 } else { end_of(place - 1)? };
+    let to = end_of(place).filter(|_| place < count)?;
+    let base = 4 + 4 * count;
+    (from <= to && base + to <= packed.len()).then(|| packed.slice(base + from..base + to))
+}
+
 /// Inputs as the store keeps them.
 pub(super) fn encode_inputs(inputs: Vec<Bytes>) -> Vec<u8> {
     Array { inputs, ..Array::default() }.encode_to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_out_again() {
+        let works: Vec<Bytes> = ["one", "", "three"].into_iter().map(Bytes::from).collect();
+        let packed = pack(&works);
+        for (place, work) in works.iter().enumerate() {
+            assert_eq!(unpack(&packed, place).as_ref(), Some(work));
+        }
+        assert_eq!(unpack(&packed, 3), None);
+        assert_eq!(unpack(&packed.slice(..packed.len() - 1), 2), None);
+        assert_eq!(unpack(&Bytes::new(), 0), None);
+    }
+
+    #[test]
+    fn a_blob_goes_with_the_last_of_its_bodies() {
+        let (mut bodies, mut changes, mut number) = (Bodies::default(), Vec::new(), 0);
+        let mut handles = Vec::new();
+        for at in 0..MOST + 1 {
+            handles.push(bodies.add(Bytes::from(at.to_string()), 1, &mut changes, || {
+                number += 1;
+                number
+            }));
+        }
+        assert_eq!(changes.len(), 1, "the first blob was full");
+        bodies.forget(handles[MOST], &mut changes);
+        bodies.seal(1, &mut changes);
+        assert_eq!(changes.len(), 1, "nobody needs what is in the second");
+        for handle in &handles[1..MOST] {
+            bodies.forget(*handle, &mut changes);
+        }
+        assert_eq!(changes.len(), 1);
+        bodies.forget(handles[0], &mut changes);
+        assert!(matches!(changes[1], BlobChange::Remove { id: BlobId(1) }));
+        assert!(bodies.chunks.is_empty() && bodies.bytes == 0);
+    }
 }

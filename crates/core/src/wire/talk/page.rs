@@ -1,0 +1,127 @@
+//! What a coordinator writes.
+
+use bytes::Bytes;
+use prost::Message;
+
+/// What a coordinator writes at once: the records of the machine, and what drivers must know beside them.
+#[derive(Clone, PartialEq, Message)]
+pub struct Page {
+    /// A [`Group`](super::Group) of records, if there are any.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub records: Bytes,
+    /// Names that were given numbers, in order.
+    #[prost(message, repeated, tag = "2")]
+    pub names: Vec<NewName>,
+    /// Jobs that were opened.
+    #[prost(message, repeated, tag = "3")]
+    pub jobs: Vec<JobCard>,
+    /// Workers that joined.
+    #[prost(message, repeated, tag = "4")]
+    pub workers: Vec<WorkerNote>,
+    /// Attempts that ended: what is known of them beside the record.
+    #[prost(message, optional, tag = "5")]
+    pub ends: Option<Ends>,
+    /// Submissions of single tasks that said how they are numbered by their submitter.
+    #[prost(message, repeated, tag = "6")]
+    pub keys: Vec<KeyNote>,
+}
+
+/// A name was given the next number of its sort.
+#[derive(Clone, PartialEq, Message)]
+pub struct NewName {
+    /// Which sort, as in [`Sort::ALL`](crate::names::Sort::ALL).
+    #[prost(uint32, tag = "1")]
+    pub sort: u32,
+    /// The name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+}
+
+/// A job was opened.
+#[derive(Clone, PartialEq, Message)]
+pub struct JobCard {
+    /// Its number for people.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// Its id in the machine.
+    #[prost(uint64, tag = "2")]
+    pub job: u64,
+    /// Its name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// When it was submitted, in nanoseconds since 1970.
+    #[prost(uint64, tag = "4")]
+    pub at: u64,
+    /// Tasks it had then.
+    #[prost(uint64, tag = "5")]
+    pub total: u64,
+    /// The number of its first element.
+    #[prost(sint64, tag = "6")]
+    pub first: i64,
+    /// From one element to the next.
+    #[prost(sint64, tag = "7")]
+    pub step: i64,
+    /// The command in words.
+    #[prost(string, tag = "8")]
+    pub summary: String,
+    /// From the submission.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub key: Bytes,
+    /// Handles of its bodies: the first, and how many follow it.
+    #[prost(uint64, tag = "10")]
+    pub handle: u64,
+    /// How many handles it has.
+    #[prost(uint32, tag = "11")]
+    pub handles: u32,
+    /// Where the inputs of its elements are; 0 if they have none.
+    #[prost(uint64, tag = "12")]
+    pub inputs: u64,
+    /// Names of its tasks, where they have some.
+    #[prost(string, repeated, tag = "13")]
+    pub task_names: Vec<String>,
+}
+
+/// A worker joined.
+#[derive(Clone, PartialEq, Message)]
+pub struct WorkerNote {
+    /// Its id.
+    #[prost(uint64, tag = "1")]
+    pub worker: u64,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+}
+
+/// Attempts that ended, in columns.
+#[derive(Clone, PartialEq, Message)]
+pub struct Ends {
+    /// Which tasks, each as the difference from the one before.
+    #[prost(sint64, repeated, tag = "1")]
+    pub task_steps: Vec<i64>,
+    /// Which attempts, likewise.
+    #[prost(sint64, repeated, tag = "2")]
+    pub attempt_steps: Vec<i64>,
+    /// How long they ran.
+    #[prost(uint64, repeated, tag = "3")]
+    pub ran_nanos: Vec<u64>,
+    /// Who ran them, each as the difference from the one before.
+    #[prost(sint64, repeated, tag = "4")]
+    pub worker_steps: Vec<i64>,
+    /// Where their endings are kept; 0 where there is none. Empty if no attempt has one.
+    #[prost(uint64, repeated, tag = "5")]
+    pub endings: Vec<u64>,
+    /// When they began, each as the difference from the one before, in nanoseconds since 1970.
+    #[prost(sint64, repeated, tag = "6")]
+    pub began_steps: Vec<i64>,
+}
+
+/// A single task was submitted under a key.
+#[derive(Clone, PartialEq, Message)]
+pub struct KeyNote {
+    /// The key.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
+    /// The task.
+    #[prost(uint64, tag = "2")]
+    pub task: u64,
+}
