@@ -230,6 +230,14 @@ impl Coordinator {
             || self.store.is_none_or(|store| self.now < store.confirmed + Span(self.lease.0 / 4))
     }
 
+    /// Makes the policies that the configuration gives to single task types.
+    ///
+    /// # Errors
+    /// If one of them cannot be made.
+    pub fn use_policies_per_type(&mut self, names: &mut crate::ids::Names) -> Result<(), PolicyError> {
+        self.scheduler.use_policies_per_type(names)
+    }
+
     /// Asks for [`Action::Persist`] with every fact worth remembering.
     pub fn keep_records(&mut self, on: bool) {
         self.scheduler.keep_records(on);

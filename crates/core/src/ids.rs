@@ -132,6 +132,11 @@ impl Table {
         self.by_name.get(name).copied()
     }
 
+    /// All names, in the order of their numbers.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
     /// The name behind a number.
     #[must_use]
     pub fn name(&self, id: u32) -> &str {

@@ -311,6 +311,12 @@ impl Journal {
         }
     }
 
+    /// How many tasks of a job are not settled.
+    #[must_use]
+    pub fn open_tasks(&self, job: JobId) -> u64 {
+        self.jobs.get(&job).map_or(0, |known| known.open)
+    }
+
     /// Arrays of which something is not settled: the handle of each, and how many of its elements are not tasks yet.
     pub fn arrays(&self) -> impl Iterator<Item = (JobId, u64, u32)> + '_ {
         self.arrays.iter().map(|(&job, array)| {

@@ -109,9 +109,7 @@ impl Names {
         }
         let (what, limit) = sort.limit();
         let table = self.table_mut(sort);
-        // Numbers are given in order, so the last one allowed is known if the table is full.
-        let full = table.name(limit - 1) != "?" || table.get("?") == Some(limit - 1);
-        if full {
+        if table.names().len() >= limit as usize {
             return Err(NameError::TooMany { what, limit });
         }
         Ok(table.intern(name))

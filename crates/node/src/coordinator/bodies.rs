@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use filch_core::wire::talk::Array;
+use filch_core::wire::talk::{Parts, Submit};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
@@ -43,7 +43,7 @@ struct Chunk {
 
 struct Inputs {
     /// Where the store has them.
-    blob: u64,
+    submission: u64,
     each: Option<Vec<Bytes>>,
 }
 
@@ -133,16 +133,18 @@ impl Bodies {
         unpack(chunk.bytes.as_ref()?, place)
     }
 
-    pub(super) fn keep_inputs(&mut self, handle: u64, blob: u64, each: Option<Vec<Bytes>>) {
-        self.inputs.insert(handle, Inputs { blob, each });
+    pub(super) fn keep_inputs(&mut self, handle: u64, submission: u64, each: Option<Vec<Bytes>>) {
+        self.inputs.insert(handle, Inputs { submission, each });
     }
 
     /// What one element gets, if the elements of its array get something.
     pub(super) fn input(&mut self, handle: u64, index: u32, store: &dyn Store, shard: Shard) -> Option<Bytes> {
         let inputs = self.inputs.get_mut(&handle)?;
         if inputs.each.is_none() {
-            let bytes = store.blob(shard, BlobId(inputs.blob)).ok()??;
-            inputs.each = Some(Array::decode(Bytes::from(bytes)).ok()?.inputs);
+            let bytes = store.blob(shard, BlobId(inputs.submission)).ok()??;
+            let parts = Submit::decode(Bytes::from(bytes)).ok()?.parts;
+            let Some(Parts::Array(array)) = parts else { return None };
+            inputs.each = Some(array.inputs);
         }
         inputs.each.as_ref()?.get(index as usize).cloned()
     }
@@ -171,11 +173,6 @@ fn unpack(packed: &Bytes, place: usize) -> Option<Bytes> {
     let to = end_of(place).filter(|_| place < count)?;
     let base = 4 + 4 * count;
     (from <= to && base + to <= packed.len()).then(|| packed.slice(base + from..base + to))
-}
-
-/// Inputs as the store keeps them.
-pub(super) fn encode_inputs(inputs: Vec<Bytes>) -> Vec<u8> {
-    Array { inputs, ..Array::default() }.encode_to_vec()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use filch_core::coordinator::{Coordinator as Machine, Input, Output};
 use filch_core::journal::Detail;
 use filch_core::names::{NameError, Sort};
 use filch_core::wire::talk::{
-    Body, Ended, Ending, EndNote, Input as ElementInput, KeyNote, NewName, Packet, Page, Peer, Reply, Said,
+    Body, Ended, Ending, Input as ElementInput, KeyNote, NewName, Packet, Page, Peer, Relay, Reply, Said, Submitted,
     WorkerCard, WorkerNote,
 };
 use filch_core::steal::StealStats;
@@ -26,8 +26,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Failure;
 use super::bodies::Bodies;
+use super::history::{Item as Past, Keeper, Outcome};
 use super::jobs::Jobs;
 use super::keys::Keys;
+use super::recover::{EndColumns, Folded};
+use super::Inbox;
 use crate::clock::Clock;
 use crate::link::{Outgoing, Parcel};
 use crate::store::{BlobChange, BlobId, Entry, Epoch, Shard, Store};
@@ -90,11 +93,19 @@ pub(super) struct Desk {
     pub(super) bodies: Bodies,
     /// Bodies that several orders share, and who has them.
     pub(super) shared: FxHashMap<u64, Vec<u64>>,
-    pub(super) next_handle: u64,
+    pub(super) next_blob: u64,
     pub(super) keys: Keys,
     /// What this turn is to remember.
     group: Group,
     pub(super) page: Page,
+    ends: EndColumns,
+    /// What history is to hear when this turn is durable, and what it is to hear after earlier ones.
+    past: Vec<Past>,
+    outcomes: Vec<Outcome>,
+    told_later: VecDeque<(u64, Vec<Past>)>,
+    pub(super) history: Keeper,
+    /// For those who answer later.
+    pub(super) inbox: Inbox,
     pub(super) blobs: Vec<BlobChange>,
     pub(super) specs: VecDeque<TaskSpec>,
     renew: bool,
@@ -122,6 +133,8 @@ impl Desk {
         shard: Shard,
         epoch: Epoch,
         clock: Clock,
+        history: Keeper,
+        inbox: Inbox,
     ) -> Desk {
         Desk {
             machine,
@@ -140,10 +153,16 @@ impl Desk {
             jobs: Jobs::default(),
             bodies: Bodies::default(),
             shared: FxHashMap::default(),
-            next_handle: 1,
+            next_blob: 1,
             keys: Keys::default(),
             group: Group::default(),
             page: Page::default(),
+            ends: EndColumns::default(),
+            past: Vec::new(),
+            outcomes: Vec::new(),
+            told_later: VecDeque::new(),
+            history,
+            inbox,
             blobs: Vec::new(),
             specs: VecDeque::new(),
             renew: false,
@@ -159,6 +178,42 @@ impl Desk {
             settled: 0,
             steals_gone: StealStats::default(),
         }
+    }
+
+    /// Gets back what earlier lives have left.
+    pub(super) fn restore(&mut self, folded: Folded) {
+        let Folded { journal, names, jobs, keys, workers, next_blob, .. } = folded;
+        (self.names, self.jobs, self.keys, self.next_blob) = (names, jobs, keys, next_blob);
+        for (worker, name) in workers {
+            self.restore_seat(worker, &name);
+        }
+        for job in self.jobs.unfinished() {
+            let card = &job.card;
+            if card.handle > 0 {
+                self.bodies.restore(card.handle);
+                self.shared.insert(card.handle, Vec::new());
+            }
+            if card.has_inputs {
+                self.bodies.keep_inputs(card.handle, card.submission, None);
+            }
+        }
+        for (_, handle) in journal.unfinished() {
+            if !self.shared.contains_key(&handle) {
+                self.bodies.restore(handle);
+            }
+        }
+        let mut outputs = Vec::new();
+        self.machine.restore(self.now, &journal, &mut outputs);
+        self.carry_out(&mut outputs);
+    }
+
+    /// Policies of single task types, whose names are to be known.
+    pub(super) fn use_policies(&mut self) -> Result<(), Failure> {
+        let types: Vec<String> = self.config.scheduling.per_type.keys().cloned().collect();
+        for name in types {
+            self.number(Sort::TaskType, &name).map_err(|error| Failure::Config(error.to_string()))?;
+        }
+        self.machine.use_policies_per_type(&mut self.names).map_err(|error| Failure::Config(error.to_string()))
     }
 
     // ---- connections ----
@@ -234,7 +289,9 @@ impl Desk {
     }
 
     fn has_page(&self) -> bool {
-        !self.group.is_empty() || !self.blobs.is_empty() || self.page != Page::default()
+        let page = &self.page;
+        let notes = page.names.len() + page.jobs.len() + page.workers.len() + page.keys.len();
+        !self.group.is_empty() || !self.blobs.is_empty() || notes > 0 || !self.ends.is_empty()
     }
 
     /// The page after which all that was recorded so far is durable.
@@ -287,6 +344,23 @@ impl Desk {
         })
     }
 
+    /// A worker wants to connect: the numbers of what it can do and has, or why not.
+    pub(super) fn check_in(&mut self, card: &WorkerCard, connection: u64) -> Result<(Vec<u32>, Vec<u32>), String> {
+        if card.name.is_empty() {
+            return Err("a worker needs a name".to_owned());
+        }
+        if let Some(id) = self.worker_names.get(card.name.as_str())
+            && self.seat(*id).is_some_and(|seat| seat.connection.is_some())
+            && card.known != Some(id.to_bits())
+        {
+            return Err(format!("a worker `{}` is connected already; give this one another --name", card.name));
+        }
+        self.worker_spec(card, connection).map_err(|error| error.to_string())?;
+        let capabilities = card.capabilities.iter().filter_map(|name| self.names.table(Sort::Capability).get(name));
+        let resources = card.resources.iter().filter_map(|one| self.names.table(Sort::Resource).get(&one.name));
+        Ok((capabilities.collect(), resources.collect()))
+    }
+
     /// A worker introduces itself to the machine.
     fn greet(&mut self, connection: u64, mut hello: Box<filch_core::wire::Hello>) {
         let Some(found) = self.connections.get(&connection) else { return };
@@ -317,6 +391,7 @@ impl Desk {
             self.seats.resize_with(at + 1, || None);
         }
         self.page.workers.push(WorkerNote { worker: worker.to_bits(), name: card.name.clone() });
+        self.past.push(Past::Worker { id: worker.to_bits(), name: Arc::clone(&name) });
         self.worker_names.insert(Arc::clone(&name), worker);
         tracing::info!(worker = %name, id = %worker, "joined");
         self.seats[at] = Some(Seat { id: worker, name, connection: Some(connection), card, steals: StealStats::default(), relayed: 0 });
@@ -371,9 +446,21 @@ impl Desk {
             for chunk in packet.chunks {
                 self.pass_output(chunk);
             }
+            for relay in packet.relays {
+                self.pass_on(connection, relay);
+            }
         }
         for request in packet.requests {
             self.asked(connection, request);
+        }
+    }
+
+    /// Workers that cannot reach each other talk through here.
+    fn pass_on(&mut self, connection: u64, relay: Relay) {
+        let Some(from) = self.connections.get(&connection).and_then(|found| found.worker) else { return };
+        let to = self.seat(WorkerId::from_bits(relay.worker)).and_then(|seat| seat.connection);
+        if let Some(packet) = to.and_then(|to| self.parcel(to)) {
+            packet.relays.push(Relay { worker: from.to_bits(), packet: relay.packet });
         }
     }
 
@@ -501,6 +588,12 @@ impl Desk {
                 }
             }
             Action::JobDone { job } => self.job_done(job),
+            Action::ElementsSettled { job, count, status, .. } => {
+                self.settled += u64::from(count);
+                if let Some(number) = self.jobs.number_of(job) {
+                    self.jobs.settled(number, status, u64::from(count));
+                }
+            }
             _ => {}
         }
     }
@@ -532,81 +625,104 @@ impl Desk {
                 self.settle(task, attempt, status, cause);
                 return;
             }
-            Record::ElementsSettled { job, from, to, status, .. } => {
-                self.settled += u64::from(to - from);
-                if let Some(job) = self.jobs.of_id(job) {
-                    job.settled(status, u64::from(to - from));
-                }
-            }
             _ => {}
         }
         self.group.push(record, Detail::None);
     }
 
-    /// What is known of the end of an attempt goes to the store; where its ending is kept, if there is one.
+    /// What is known of the end of an attempt that is not the last goes to the store.
     fn note_end(&mut self, task: TaskId, attempt: u32) {
         let ending = self.endings.remove(&(task.to_bits(), attempt));
-        self.keep_ending(task, attempt, ending.as_ref());
+        self.keep_ending(task, attempt, ending.as_ref(), 0);
     }
 
-    fn keep_ending(&mut self, task: TaskId, attempt: u32, ending: Option<&Ending>) {
+    /// Where the ending is kept; 0 if there is none.
+    fn keep_ending(&mut self, task: TaskId, attempt: u32, ending: Option<&Ending>, began: u64) -> u64 {
         let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
         if ending.is_none() && own.is_none() {
-            return;
+            return 0;
         }
         let mut kept = 0;
         if let Some(ending) = ending {
-            kept = self.new_handle();
+            kept = self.new_blob();
             let until = crate::store::Until((self.now + self.retention).0 / 1_000_000);
             let bytes = ending.encode_to_vec();
             self.blobs.push(BlobChange::Put { id: BlobId(kept), bytes, until: Some(until) });
         }
         let (ran, worker) = own.map_or((0, 0), |(_, ran, worker)| (ran.0, worker.to_bits()));
-        self.page.ends.push(EndNote { task: task.to_bits(), attempt, ran_nanos: ran, worker, ending: kept });
+        self.ends.push(task, attempt, ran, worker, kept, began);
+        kept
     }
 
     fn settle(&mut self, task: TaskId, attempt: u32, status: Status, cause: filch_core::Cause) {
         self.settled += 1;
         let ending = self.endings.remove(&(task.to_bits(), attempt));
-        self.keep_ending(task, attempt, ending.as_ref());
         let live = self.jobs.stopped(task);
-        let note = self.jobs.note(task);
-        let number = note.map_or(0, |note| u64::from(note.job));
-        let mut watchers: Vec<(u64, u64)> = Vec::new();
-        if let Some(job) = self.jobs.get_mut(number) {
-            job.settled(status, 1);
-            watchers.extend(job.watchers.iter().filter(|entry| entry.2).map(|&(connection, request, _)| (connection, request)));
-        } else if let Some(note) = note {
+        let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
+        // Of one that was handed out in an earlier life only its end is known.
+        let ran = own.map_or(Span(0), |(_, ran, _)| ran);
+        let began = live.filter(|live| live.runs).map_or(self.now.0.saturating_sub(ran.0), |live| live.began.0);
+        let kept = self.keep_ending(task, attempt, ending.as_ref(), began);
+        let Some(note) = self.jobs.note(task) else { return };
+        let number = u64::from(note.job);
+        let worker = own.map(|(_, _, worker)| worker).or(live.map(|live| live.worker));
+        let outcome = Outcome {
+            job: number,
+            index: if number == 0 { note.handle } else { u64::from(note.index) },
+            status,
+            cause,
+            attempts: filch_core::attempt_in_life(attempt),
+            hops: live.map_or(0, |live| live.hops),
+            worker: worker.map_or(0, WorkerId::to_bits),
+            began,
+            ended: self.now.0,
+            ran: ran.0,
+            ending: kept,
+        };
+        self.outcomes.push(outcome);
+        self.tell_ended(task, &outcome, worker, ending);
+        if !self.shared.contains_key(&note.handle) {
             self.forget_body(note.handle);
         }
-        if let Some(own) = self.watched_tasks.remove(&task) {
+        self.jobs.settled(number, status, 1);
+        self.jobs.leave(task);
+    }
+
+    /// Whoever waits for the task hears of its end.
+    fn tell_ended(&mut self, task: TaskId, outcome: &Outcome, worker: Option<WorkerId>, ending: Option<Ending>) {
+        let mut watchers: Vec<(u64, u64)> = Vec::new();
+        let mut since = None;
+        if let Some(job) = self.jobs.get(outcome.job) {
+            since = Some(job.card.at);
+            watchers.extend(job.watchers.iter().filter(|entry| entry.2).map(|entry| (entry.0, entry.1)));
+        }
+        if !self.watched_tasks.is_empty()
+            && let Some(own) = self.watched_tasks.remove(&task)
+        {
             watchers.extend(own);
         }
         if watchers.is_empty() {
             return;
         }
-        let since = self.jobs.get(number).map(|job| job.card.at);
-        let began = live.map_or(0, |live| live.began.0);
-        let ran = self.ran.filter(|(held, ..)| held.task == task).map_or(0, |(_, ran, _)| ran.0);
         let ended = Ended {
-            job: number,
-            index: note.map_or(0, |note| note.index),
+            job: outcome.job,
+            index: outcome.index as u32,
             task: task.to_bits(),
-            status: status.name().to_owned(),
-            cause: cause.words().unwrap_or_default().to_owned(),
-            attempts: filch_core::attempt_in_life(attempt),
-            worker: live.map_or_else(String::new, |live| self.worker_name(live.worker)),
-            waited_nanos: since.map_or(0, |since| began.saturating_sub(since)),
-            ran_nanos: ran,
-            began_nanos: began,
-            hops: live.map_or(0, |live| live.hops),
+            status: outcome.status.name().to_owned(),
+            cause: outcome.cause.words().unwrap_or_default().to_owned(),
+            attempts: outcome.attempts,
+            worker: worker.map_or_else(String::new, |worker| self.worker_name(worker)),
+            waited_nanos: since.map_or(0, |since| outcome.began.saturating_sub(since)),
+            ran_nanos: outcome.ran,
+            began_nanos: outcome.began,
+            hops: outcome.hops,
             ending: ending.map(Box::new),
         };
         for (connection, request) in watchers {
-            if let Some(found) = self.connections.get_mut(&connection) {
-                if found.watches.get(&request) == Some(&Watched::Task(task)) {
-                    found.watches.remove(&request);
-                }
+            if let Some(found) = self.connections.get_mut(&connection)
+                && found.watches.get(&request) == Some(&Watched::Task(task))
+            {
+                found.watches.remove(&request);
             }
             self.reply_when_durable(connection, request, Said::Ended(Box::new(ended.clone())));
         }
@@ -615,25 +731,29 @@ impl Desk {
     fn job_done(&mut self, job: JobId) {
         let now = self.now;
         let Some(found) = self.jobs.done(job, now) else { return };
-        let (progress, card) = (found.progress.clone(), found.card.clone());
+        let progress = found.progress.clone();
+        let (number, submission, handle) = (found.card.number, found.card.submission, found.card.handle);
         let watchers = std::mem::take(&mut found.watchers);
+        self.past.push(Past::JobDone { job: number, at: now.0, progress: Box::new(progress.clone()) });
         for (connection, request, _) in watchers {
             if let Some(known) = self.connections.get_mut(&connection) {
                 known.watches.remove(&request);
             }
             self.reply_when_durable(connection, request, Said::JobDone(progress.clone()));
         }
-        for handle in card.handle..card.handle + u64::from(card.handles) {
+        if handle > 0 {
             self.forget_body(handle);
         }
-        if card.inputs > 0 {
-            self.blobs.push(BlobChange::Remove { id: BlobId(card.inputs) });
-        }
+        // It may be asked for again.
+        let until = crate::store::Until((now + self.retention).0 / 1_000_000);
+        self.blobs.push(BlobChange::Keep { id: BlobId(submission), until: Some(until) });
     }
 
     pub(super) fn forget_body(&mut self, handle: u64) {
-        self.bodies.drop_body(handle);
-        self.blobs.push(BlobChange::Remove { id: BlobId(handle) });
+        self.bodies.forget(handle, &mut self.blobs);
+        if self.shared.is_empty() {
+            return;
+        }
         for connection in self.shared.remove(&handle).unwrap_or_default() {
             if let Some(found) = self.connections.get_mut(&connection) {
                 found.sent.remove(&handle);
@@ -644,40 +764,70 @@ impl Desk {
         }
     }
 
-    pub(super) fn new_handle(&mut self) -> u64 {
-        let handle = self.next_handle;
-        self.next_handle += 1;
-        handle
+    pub(super) fn new_blob(&mut self) -> u64 {
+        let blob = self.next_blob;
+        self.next_blob += 1;
+        blob
     }
 
-    pub(super) fn note_key(&mut self, key: Bytes, task: TaskId) {
+    pub(super) fn keep_body(&mut self, work: Bytes) -> u64 {
+        let next = &mut self.next_blob;
+        self.bodies.add(work, self.turn, &mut self.blobs, || {
+            *next += 1;
+            *next - 1
+        })
+    }
+
+    pub(super) fn note_key(&mut self, key: Bytes, answer: Submitted) {
         if !key.is_empty() {
-            self.page.keys.push(KeyNote { key, task: task.to_bits() });
+            self.page.keys.push(KeyNote { key: key.clone(), task: answer.task, job: answer.job });
+            self.keys.insert(key, answer);
         }
+    }
+
+    pub(super) fn remember(&mut self, past: Past) {
+        self.past.push(past);
     }
 
     // ---- the turn ----
 
-    /// Ends the turn: everybody gets what there is for them, and the store what is to be remembered. `told` hears when that
-    /// is durable.
-    pub(super) fn end_turn(&mut self, told: impl FnOnce(u64, Time, Result<(), Failure>) + Send + 'static) {
+    /// Ends the turn: everybody gets what there is for them, and the store what is to be remembered.
+    pub(super) fn end_turn(&mut self) {
+        self.bodies.seal(self.turn, &mut self.blobs);
         if self.has_page() || std::mem::take(&mut self.renew) {
             self.renew = false;
-            let mut page = std::mem::take(&mut self.page);
-            let group = std::mem::take(&mut self.group);
-            if !group.is_empty() {
-                page.records = group.encode().into();
-            }
-            let entry = Entry { records: page.encode_to_vec(), blobs: std::mem::take(&mut self.blobs) };
+            let entry = self.take_entry();
             let (turn, begun) = (self.turn, self.now);
             self.begun = turn;
             self.turn += 1;
-            let done = Box::new(move |outcome: Result<_, crate::store::Error>| {
-                told(turn, begun, outcome.map(drop).map_err(Failure::Store));
-            });
+            self.keep_past(turn);
+            let inbox = self.inbox.clone();
+            let done = Box::new(move |outcome| inbox.stored(turn, begun, outcome));
             self.store.append(self.shard, self.epoch, entry, done);
         }
         self.post();
+    }
+
+    fn take_entry(&mut self) -> Entry {
+        let mut page = std::mem::take(&mut self.page);
+        let group = std::mem::take(&mut self.group);
+        if !group.is_empty() {
+            page.records = group.encode().into();
+        }
+        page.ends = self.ends.take();
+        page.next_blob = self.next_blob;
+        Entry { records: page.encode_to_vec(), blobs: std::mem::take(&mut self.blobs) }
+    }
+
+    /// History hears of it when it is durable.
+    fn keep_past(&mut self, turn: u64) {
+        let mut past = std::mem::take(&mut self.past);
+        if !self.outcomes.is_empty() {
+            past.insert(0, Past::Settled(std::mem::take(&mut self.outcomes)));
+        }
+        if !past.is_empty() {
+            self.told_later.push_back((turn, past));
+        }
     }
 
     /// Sends what there is for everybody.
@@ -695,9 +845,21 @@ impl Desk {
     }
 
     /// The store has confirmed a page.
-    pub(super) fn durable(&mut self, turn: u64, begun: Time) {
+    pub(super) fn durable(&mut self, turn: u64, begun: Time, place: u64) {
         self.durable = self.durable.max(turn);
         self.put(Input::Stored { begun });
+        self.bodies.durable(turn);
+        let mut told = false;
+        while let Some((_, past)) = self.told_later.pop_front_if(|entry| entry.0 <= turn) {
+            told = true;
+            for item in past {
+                self.history.tell(item);
+            }
+        }
+        if told {
+            // More of the same group of the store may follow.
+            self.history.tell(Past::Upto(place.saturating_sub(1)));
+        }
         while let Some((_, later)) = self.waiting.pop_front_if(|entry| entry.0 <= turn) {
             match later {
                 Later::Message(to, message) => self.send(to, message),

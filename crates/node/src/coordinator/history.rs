@@ -28,7 +28,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) job: u64,
-    pub(crate) index: u32,
+    /// Its position; of a single task its handle.
+    pub(crate) index: u64,
     pub(crate) status: Status,
     pub(crate) cause: Cause,
     pub(crate) attempts: u32,
@@ -82,7 +83,7 @@ impl Row {
     fn of(outcomes: &[Outcome]) -> Row {
         let each = || outcomes.iter();
         Row {
-            indexes: steps(each().map(|one| u64::from(one.index))),
+            indexes: steps(each().map(|one| one.index)),
             statuses: each().map(|one| status_number(one.status)).collect(),
             causes: each().map(|one| cause_number(one.cause)).collect(),
             attempts: each().map(|one| one.attempts).collect(),
@@ -105,7 +106,7 @@ impl Row {
             .enumerate()
             .map(|(place, index)| Outcome {
                 job,
-                index: index as u32,
+                index,
                 status: Status::ALL.get(at(&self.statuses, place) as usize).copied().unwrap_or(Status::Failed),
                 cause: Cause::ALL.get(at(&self.causes, place) as usize).copied().unwrap_or(Cause::None),
                 attempts: at(&self.attempts, place),
@@ -323,8 +324,8 @@ impl History {
         }
         for (job, outcomes) in &mut self.buffers {
             for part in outcomes.chunks(ROW) {
-                let first = part.iter().map(|one| one.index).min();
-                let last = part.iter().map(|one| one.index).max();
+                let first = part.iter().map(|one| one.index).min().unwrap_or(0).cast_signed();
+                let last = part.iter().map(|one| one.index).max().unwrap_or(0).cast_signed();
                 let sql = "insert into tasks (job, first, last, outcomes) values (?, ?, ?, ?)";
                 let row = Row::of(part).encode_to_vec();
                 transaction.prepare_cached(sql)?.execute(params![job.cast_signed(), first, last, row])?;
@@ -395,13 +396,13 @@ impl History {
     pub(crate) fn tasks(
         &mut self,
         job: u64,
-        range: std::ops::RangeInclusive<u32>,
+        range: std::ops::RangeInclusive<u64>,
         mut each: impl FnMut(Outcome) -> bool,
     ) -> Result<(), Error> {
         self.write()?;
         let rows = || -> rusqlite::Result<Vec<Vec<u8>>> {
             let sql = "select outcomes from tasks where job = ? and last >= ? and first <= ? order by first, id";
-            let values = params![job.cast_signed(), range.start(), range.end()];
+            let values = params![job.cast_signed(), range.start().cast_signed(), range.end().cast_signed()];
             self.db.prepare_cached(sql)?.query_map(values, |row| row.get(0))?.collect()
         };
         let rows = rows().map_err(|error| Error::sqlite(&self.path, error))?;
@@ -433,26 +434,26 @@ impl History {
 mod tests {
     use super::*;
 
-    fn outcome(index: u32) -> Outcome {
+    fn outcome(index: u64) -> Outcome {
         Outcome {
             job: 3,
             index,
             status: if index.is_multiple_of(3) { Status::Failed } else { Status::Completed },
             cause: Cause::None,
-            attempts: 1 + index % 2,
+            attempts: 1 + (index % 2) as u32,
             hops: 0,
-            worker: u64::from(index % 4) << 32,
-            began: 1_000_000 + u64::from(index) * 7,
-            ended: 2_000_000 + u64::from(index) * 7,
+            worker: (index % 4) << 32,
+            began: 1_000_000 + index * 7,
+            ended: 2_000_000 + index * 7,
             ran: 1_000_000,
-            ending: u64::from(index % 5),
+            ending: index % 5,
         }
     }
 
     fn all(dir: &Path) -> (Vec<Outcome>, u64) {
         let mut history = History::open(&dir.join("history.db"), Duration::from_secs(3600)).unwrap();
         let mut found = Vec::new();
-        history.tasks(3, 0..=u32::MAX, |one| {
+        history.tasks(3, 0..=i64::MAX as u64, |one| {
             found.push(one);
             true
         })

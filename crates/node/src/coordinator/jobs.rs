@@ -17,14 +17,17 @@ pub(super) struct Job {
     pub(super) done_at: Option<Time>,
     /// Who wants to hear of it: connection, request, and whether of each task.
     pub(super) watchers: Vec<(u64, u64, bool)>,
-    /// Somebody is to hear how it goes.
-    pub(super) changed: bool,
+    /// Whether it is among those that have changed since their watchers heard.
+    changed: bool,
+    /// Its tasks by position, if they are not elements of an array.
+    tasks: Vec<TaskId>,
 }
 
 impl Job {
     fn new(card: JobCard) -> Job {
-        let progress = Progress { job: card.number, total: card.total, ..Progress::default() };
-        Job { card, progress, done_at: None, watchers: Vec::new(), changed: false }
+        let begun = Progress { job: card.number, total: card.total, ..Progress::default() };
+        let progress = card.progress.clone().unwrap_or(begun);
+        Job { card, progress, done_at: None, watchers: Vec::new(), changed: false, tasks: Vec::new() }
     }
 
     pub(super) fn settled(&mut self, status: Status, count: u64) {
@@ -35,7 +38,6 @@ impl Job {
             Status::Skipped => progress.skipped += count,
             _ => progress.failed += count,
         }
-        self.changed = true;
     }
 }
 
@@ -48,6 +50,12 @@ pub(super) struct Note {
     pub(super) index: u32,
     /// What is to be done.
     pub(super) handle: u64,
+}
+
+impl Note {
+    fn is_free(&self) -> bool {
+        self.generation == u32::MAX
+    }
 }
 
 /// What is known of a task that is with a worker.
@@ -69,13 +77,24 @@ pub(super) struct Jobs {
     notes: Vec<Note>,
     live: FxHashMap<TaskId, Live>,
     done: std::collections::VecDeque<u64>,
-    pub(super) watched_changed: Vec<u64>,
+    /// Jobs that somebody watches and that have changed.
+    changed: Vec<u64>,
 }
 
 impl Jobs {
     pub(super) fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
+    }
+
+    /// The number of the latest job.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Numbers go on after this one.
+    pub(super) fn count_from(&mut self, last: u64) {
+        self.last = self.last.max(last);
     }
 
     pub(super) fn open(&mut self, card: JobCard) {
@@ -94,6 +113,45 @@ impl Jobs {
 
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Job> {
         self.by_number.values()
+    }
+
+    /// Jobs that are not done, by number.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = &Job> {
+        let mut numbers: Vec<u64> = self.by_id.values().copied().collect();
+        numbers.sort_unstable();
+        numbers.into_iter().filter_map(|number| self.by_number.get(&number))
+    }
+
+    /// Those who watch a job are to hear how it goes.
+    fn touch(&mut self, number: u64) {
+        if let Some(job) = self.by_number.get_mut(&number)
+            && !job.watchers.is_empty()
+            && !std::mem::replace(&mut job.changed, true)
+        {
+            self.changed.push(number);
+        }
+    }
+
+    /// Tasks of a job were settled.
+    pub(super) fn settled(&mut self, number: u64, status: Status, count: u64) {
+        if let Some(job) = self.by_number.get_mut(&number) {
+            job.settled(status, count);
+            self.touch(number);
+        }
+    }
+
+    /// Watched jobs that have changed since this was last asked.
+    pub(super) fn take_changed(&mut self) -> Vec<u64> {
+        for number in &self.changed {
+            if let Some(job) = self.by_number.get_mut(number) {
+                job.changed = false;
+            }
+        }
+        std::mem::take(&mut self.changed)
+    }
+
+    pub(super) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
     }
 
     pub(super) fn number_of(&self, job: JobId) -> Option<u64> {
@@ -128,6 +186,39 @@ impl Jobs {
             self.notes.resize(at + 1, Note { generation: u32::MAX, job: 0, index: 0, handle: 0 });
         }
         self.notes[at] = Note { generation: generation(task), job: job as u32, index, handle };
+        if let Some(job) = self.by_number.get_mut(&job)
+            && !job.card.lazy
+        {
+            let at = index as usize;
+            if job.tasks.len() <= at {
+                job.tasks.resize(at + 1, task);
+            }
+            job.tasks[at] = task;
+        }
+    }
+
+    /// The task at a position of a job, if it is one and not settled.
+    pub(super) fn at(&self, number: u64, index: u32) -> Option<TaskId> {
+        let job = self.by_number.get(&number)?;
+        let is_it = |task: TaskId| {
+            self.note(task).is_some_and(|note| u64::from(note.job) == number && note.index == index).then_some(task)
+        };
+        if !job.tasks.is_empty() {
+            return job.tasks.get(index as usize).copied().and_then(is_it);
+        }
+        self.live.keys().copied().find_map(is_it).or_else(|| {
+            // It became a task and is with nobody: it waits for its next attempt.
+            let wanted = |note: &&Note| u64::from(note.job) == number && note.index == index && !note.is_free();
+            let at = self.notes.iter().position(|note| wanted(&note))?;
+            Some(TaskId::from_bits(u64::from(self.notes[at].generation) << 32 | at as u64))
+        })
+    }
+
+    /// Nothing more is to be known of a task.
+    pub(super) fn leave(&mut self, task: TaskId) {
+        if let Some(note) = self.notes.get_mut(task.index()).filter(|note| note.generation == generation(task)) {
+            note.generation = u32::MAX;
+        }
     }
 
     pub(super) fn note(&self, task: TaskId) -> Option<Note> {
@@ -152,11 +243,8 @@ impl Jobs {
     pub(super) fn began(&mut self, task: TaskId, worker: WorkerId, now: Time) {
         let live = self.live.entry(task).or_insert(Live { worker, began: now, hops: 0, runs: false });
         (live.worker, live.began) = (worker, now);
-        if !std::mem::replace(&mut live.runs, true)
-            && let Some(job) = self.job_of(task)
-        {
-            job.progress.running += 1;
-            job.changed = true;
+        if !std::mem::replace(&mut live.runs, true) {
+            self.change(task, |progress| progress.running += 1);
         }
     }
 
@@ -164,27 +252,24 @@ impl Jobs {
     pub(super) fn moved(&mut self, task: TaskId, to: WorkerId, hop: u32) {
         let Some(live) = self.live.get_mut(&task).filter(|live| live.hops < hop) else { return };
         (live.worker, live.hops) = (to, hop);
-        if let Some(job) = self.job_of(task) {
-            job.progress.stolen += 1;
-            job.changed = true;
-        }
+        self.change(task, |progress| progress.stolen += 1);
     }
 
     /// It is with nobody any more.
     pub(super) fn stopped(&mut self, task: TaskId) -> Option<Live> {
         let live = self.live.remove(&task)?;
-        if live.runs
-            && let Some(job) = self.job_of(task)
-        {
-            job.progress.running = job.progress.running.saturating_sub(1);
-            job.changed = true;
+        if live.runs {
+            self.change(task, |progress| progress.running = progress.running.saturating_sub(1));
         }
         Some(live)
     }
 
-    fn job_of(&mut self, task: TaskId) -> Option<&mut Job> {
-        let note = self.note(task)?;
-        self.by_number.get_mut(&u64::from(note.job))
+    fn change(&mut self, task: TaskId, change: impl FnOnce(&mut Progress)) {
+        let Some(number) = self.note(task).map(|note| u64::from(note.job)) else { return };
+        if let Some(job) = self.by_number.get_mut(&number) {
+            change(&mut job.progress);
+            self.touch(number);
+        }
     }
 }
 

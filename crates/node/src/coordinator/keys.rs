@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use filch_core::wire::talk::Submitted;
+use filch_core::wire::talk::{KeyNote, Submitted};
 use rustc_hash::FxHashMap;
 
 /// Submissions that are remembered. Whoever sends one again does so soon, or not at all.
@@ -19,6 +19,15 @@ pub(super) struct Keys {
 impl Keys {
     pub(super) fn get(&self, key: &Bytes) -> Option<&Submitted> {
         self.known.get(key)
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn notes(&self) -> Vec<KeyNote> {
+        let note = |key: &Bytes| {
+            let Submitted { job, task } = *self.known.get(key)?;
+            Some(KeyNote { key: key.clone(), task, job })
+        };
+        self.order.iter().filter_map(note).collect()
     }
 
     pub(super) fn insert(&mut self, key: Bytes, answer: Submitted) {

@@ -7,10 +7,11 @@ use filch_core::wire::talk::{
     Array, Ask, Chunk, Graph, JobCard, Logs, Look, Name, Part, Parts, Refused, Request, Said, Submit, Submitted, Terms,
     Watch,
 };
+use prost::Message as _;
 use filch_core::{Action, Event, GraphTask, JobId, Refusal, Span, TaskId, TaskSpec};
 
-use super::bodies::encode_inputs;
 use super::desk::{Desk, Watched};
+use super::history::Item as Past;
 use crate::store::{BlobChange, BlobId};
 
 /// The most that one task may carry.
@@ -87,10 +88,7 @@ impl Desk {
                 }
                 let (key, watch) = (submit.key.clone(), submit.watch);
                 let answer = self.submit(submit)?;
-                self.keys.insert(key.clone(), answer);
-                if answer.job == 0 {
-                    self.note_key(key, TaskId::from_bits(answer.task));
-                }
+                self.note_key(key, answer);
                 if watch {
                     self.follow(connection, id, answer);
                 }
@@ -119,9 +117,17 @@ impl Desk {
     }
 
     fn submit(&mut self, submit: Submit) -> Result<Submitted, No> {
-        let Submit { key, name, parts, parent, summary, .. } = submit;
+        let kept = match &submit.parts {
+            Some(Parts::Graph(_) | Parts::Array(_)) => submit.encode_to_vec(),
+            _ => Vec::new(),
+        };
+        let Submit { name, parts, parent, summary, .. } = submit;
         let parent = parent.map(TaskId::from_bits);
-        let card = JobCard { name, key, summary, at: self.now.0, step: 1, ..JobCard::default() };
+        let mut card = JobCard { name, summary, at: self.now.0, step: 1, ..JobCard::default() };
+        if !kept.is_empty() {
+            card.submission = self.new_blob();
+            self.blobs.push(BlobChange::Put { id: BlobId(card.submission), bytes: kept, until: None });
+        }
         match parts.ok_or_else(|| No::because("the submission has no tasks"))? {
             Parts::Single(part) => self.submit_single(part, parent),
             Parts::Graph(graph) => self.submit_graph(graph, card, parent),
@@ -164,13 +170,6 @@ impl Desk {
         Ok(())
     }
 
-    fn keep_body(&mut self, work: Bytes) -> u64 {
-        let handle = self.new_handle();
-        self.blobs.push(BlobChange::Put { id: BlobId(handle), bytes: work.to_vec(), until: None });
-        self.bodies.keep(handle, work);
-        handle
-    }
-
     fn submit_single(&mut self, part: Part, parent: Option<TaskId>) -> Result<Submitted, No> {
         Self::check_body(&part.work)?;
         let mut spec = self.describe(part.terms.as_ref(), parent)?;
@@ -196,9 +195,7 @@ impl Desk {
             let spec = self.describe(part.terms.as_ref(), parent)?;
             tasks.push(GraphTask { spec, parents: part.after.iter().copied().collect() });
         }
-        card.handle = self.next_handle;
-        card.handles = graph.parts.len() as u32;
-        card.total = u64::from(card.handles);
+        card.total = graph.parts.len() as u64;
         if graph.parts.iter().any(|part| !part.name.is_empty()) {
             card.task_names = graph.parts.iter().map(|part| part.name.clone()).collect();
         }
@@ -217,6 +214,7 @@ impl Desk {
         }
         Self::check_body(&part.work)?;
         let to = part.terms.as_ref().map_or(&[][..], |terms| &terms.to);
+        let pinned = part.terms.as_ref().is_some_and(|terms| terms.pin.is_some());
         let mut seeds = Vec::with_capacity(to.len());
         for name in to {
             seeds.push(self.worker_by_name(name)?);
@@ -224,11 +222,13 @@ impl Desk {
         let mut spec = self.describe(part.terms.as_ref(), parent)?;
         let handle = self.keep_body(part.work);
         spec.payload = handle;
-        (card.handle, card.handles, card.total) = (handle, 1, u64::from(count));
+        (card.handle, card.total, card.has_inputs) = (handle, u64::from(count), !inputs.is_empty());
         (card.first, card.step) = (first, if step == 0 { 1 } else { step });
-        let event = if seeds.len() > 1 {
-            // To several queues in turn: tasks of their own, since elements of an array are all alike.
-            let each = |at: u32| TaskSpec { seeded: Some(seeds[at as usize % seeds.len()]), ..spec.clone() };
+        card.lazy = seeds.is_empty() && !pinned;
+        let event = if !card.lazy {
+            // Those that go to certain workers are tasks of their own: elements of an array are all alike.
+            let seed = |at: u32| seeds.get(at as usize % seeds.len().max(1)).copied();
+            let each = |at: u32| TaskSpec { seeded: seed(at), ..spec.clone() };
             let tasks: Vec<TaskSpec> = (0..count).map(each).collect();
             self.specs.extend(tasks.iter().cloned());
             Event::SubmitMany(tasks)
@@ -242,17 +242,13 @@ impl Desk {
     fn open_job(&mut self, event: Event, mut card: JobCard, inputs: Vec<Bytes>) -> Result<Submitted, No> {
         let number = self.jobs.next_number();
         card.number = number;
-        let (first, handles, total) = (card.handle, card.handles, card.total);
-        if u64::from(handles) < total {
-            self.shared.insert(first, Vec::new());
+        let (handle, submission) = (card.handle, card.submission);
+        if handle > 0 {
+            self.shared.insert(handle, Vec::new());
         }
         if !inputs.is_empty() {
-            card.inputs = self.new_handle();
-            let bytes = encode_inputs(inputs.clone());
-            self.blobs.push(BlobChange::Put { id: BlobId(card.inputs), bytes, until: None });
-            self.bodies.keep_inputs(first, card.inputs, Some(inputs));
+            self.bodies.keep_inputs(handle, submission, Some(inputs));
         }
-        let blob = card.inputs;
         let mut position = 0;
         let mut card = Some(card);
         let accepted = self.put_submission_with(event, |desk, action| match *action {
@@ -260,6 +256,7 @@ impl Desk {
                 if let Some(mut card) = card.take() {
                     card.job = job.to_bits();
                     desk.jobs.open(card.clone());
+                    desk.remember(Past::Job(Box::new(card.clone())));
                     desk.page.jobs.push(card);
                 }
             }
@@ -270,12 +267,10 @@ impl Desk {
             _ => {}
         });
         if let Err(no) = accepted {
-            for handle in first..first + u64::from(handles) {
+            if handle > 0 {
                 self.forget_body(handle);
             }
-            if blob > 0 {
-                self.blobs.push(BlobChange::Remove { id: BlobId(blob) });
-            }
+            self.blobs.push(BlobChange::Remove { id: BlobId(submission) });
             return Err(no);
         }
         Ok(Submitted { job: number, task: 0 })

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use prost::Message;
 
+use super::Progress;
+
 /// What a coordinator writes at once: the records of the machine, and what drivers must know beside them.
 #[derive(Clone, PartialEq, Message)]
 pub struct Page {
@@ -21,9 +23,15 @@ pub struct Page {
     /// Attempts that ended: what is known of them beside the record.
     #[prost(message, optional, tag = "5")]
     pub ends: Option<Ends>,
-    /// Submissions of single tasks that said how they are numbered by their submitter.
+    /// Submissions that said how they are numbered by their submitter.
     #[prost(message, repeated, tag = "6")]
     pub keys: Vec<KeyNote>,
+    /// No blob with this number or a higher one was put before.
+    #[prost(uint64, tag = "7")]
+    pub next_blob: u64,
+    /// The number of the latest job. Only in snapshots.
+    #[prost(uint64, tag = "8")]
+    pub last_job: u64,
 }
 
 /// A name was given the next number of its sort.
@@ -64,18 +72,21 @@ pub struct JobCard {
     /// The command in words.
     #[prost(string, tag = "8")]
     pub summary: String,
-    /// From the submission.
-    #[prost(bytes = "bytes", tag = "9")]
-    pub key: Bytes,
-    /// Handles of its bodies: the first, and how many follow it.
+    /// The handle of the body that its tasks share; 0 if each has its own.
     #[prost(uint64, tag = "10")]
     pub handle: u64,
-    /// How many handles it has.
-    #[prost(uint32, tag = "11")]
-    pub handles: u32,
-    /// Where the inputs of its elements are; 0 if they have none.
+    /// Whether its tasks are elements of an array, which become tasks when they are handed out.
+    #[prost(bool, tag = "11")]
+    pub lazy: bool,
+    /// Where its submission is kept.
     #[prost(uint64, tag = "12")]
-    pub inputs: u64,
+    pub submission: u64,
+    /// Whether each of its elements has an input; they are in the submission.
+    #[prost(bool, tag = "15")]
+    pub has_inputs: bool,
+    /// How it went so far. Only in snapshots.
+    #[prost(message, optional, tag = "14")]
+    pub progress: Option<Progress>,
     /// Names of its tasks, where they have some.
     #[prost(string, repeated, tag = "13")]
     pub task_names: Vec<String>,
@@ -115,13 +126,16 @@ pub struct Ends {
     pub began_steps: Vec<i64>,
 }
 
-/// A single task was submitted under a key.
+/// Something was submitted under a key.
 #[derive(Clone, PartialEq, Message)]
 pub struct KeyNote {
     /// The key.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: Bytes,
-    /// The task.
+    /// The task, if it was a single one.
     #[prost(uint64, tag = "2")]
     pub task: u64,
+    /// The number of the job, if it was one.
+    #[prost(uint64, tag = "3")]
+    pub job: u64,
 }

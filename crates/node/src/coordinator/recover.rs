@@ -1,0 +1,295 @@
+//! Pages of the store, folded into what a coordinator must know when it begins, and into snapshots. Applies what was
+//! written; never decides anything.
+
+use bytes::Bytes;
+use filch_core::journal::{Detail, Journal};
+use filch_core::names::Sort;
+use filch_core::wire::talk::{Ends, JobCard, KeyNote, NewName, Page, Submitted, WorkerNote};
+use filch_core::wire::{Group, WireError};
+use filch_core::{Cause, Names, Record, TaskId, WorkerId};
+use prost::Message as _;
+use rustc_hash::FxHashMap;
+
+use super::history::{Item, Outcome};
+use super::jobs::Jobs;
+use super::keys::Keys;
+use crate::store::{Error, Place, Shard, Store};
+
+/// Tasks of a snapshot that go into one of its parts.
+const PART: usize = 20_000;
+
+/// What all pages so far come to.
+#[derive(Default)]
+pub(super) struct Folded {
+    pub(super) journal: Journal,
+    pub(super) names: Names,
+    pub(super) jobs: Jobs,
+    pub(super) keys: Keys,
+    pub(super) workers: FxHashMap<WorkerId, String>,
+    pub(super) next_blob: u64,
+    /// Where the endings of attempts are that are known, as the page says that is applied.
+    ends: FxHashMap<(u64, u32), End>,
+    /// The last place that was folded.
+    pub(super) place: Place,
+}
+
+#[derive(Clone, Copy)]
+struct End {
+    ran: u64,
+    worker: u64,
+    ending: u64,
+    began: u64,
+}
+
+/// Why pages cannot be folded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("{0}")]
+    Store(#[from] Error),
+    #[error("group {place} of the journal cannot be read: {what}; keep a copy of the directory, and use the filch that wrote it")]
+    Page { place: u64, what: String },
+}
+
+impl Folded {
+    /// Everything a store has. What comes after `told` goes to history as well.
+    pub(super) fn read(
+        store: &dyn Store,
+        shard: Shard,
+        up_to: Option<Place>,
+        told: u64,
+        mut history: impl FnMut(Item),
+    ) -> Result<Folded, Unreadable> {
+        let mut folded = Folded { next_blob: 1, ..Folded::default() };
+        if let Some(snapshot) = store.snapshot(shard)? {
+            let place = snapshot.up_to;
+            for chunk in snapshot.chunks {
+                folded.apply(&chunk?, place, None)?;
+            }
+            folded.place = place;
+        }
+        for group in store.read(shard, folded.place)? {
+            let group = group?;
+            if up_to.is_some_and(|last| group.place > last) {
+                break;
+            }
+            let news = group.place.0 > told;
+            for entry in group.entries {
+                folded.apply(&entry, group.place, news.then_some(&mut history))?;
+            }
+            folded.place = group.place;
+        }
+        Ok(folded)
+    }
+
+    fn apply(&mut self, bytes: &[u8], place: Place, history: Option<&mut impl FnMut(Item)>) -> Result<(), Unreadable> {
+        let wrong = |what: String| Unreadable::Page { place: place.0, what };
+        let page = Page::decode(bytes).map_err(|error| wrong(error.to_string()))?;
+        let is_snapshot = page.last_job > 0;
+        self.next_blob = self.next_blob.max(page.next_blob);
+        self.jobs.count_from(page.last_job);
+        let mut items = Vec::new();
+        for NewName { sort, name } in page.names {
+            let sort = *Sort::ALL.get(sort as usize).ok_or_else(|| wrong(format!("there are no names of sort {sort}")))?;
+            self.names.number(sort, &name).map_err(|error| wrong(error.to_string()))?;
+        }
+        for WorkerNote { worker, name } in page.workers {
+            items.push(Item::Worker { id: worker, name: name.as_str().into() });
+            self.workers.insert(WorkerId::from_bits(worker), name);
+        }
+        for card in page.jobs {
+            items.push(Item::Job(Box::new(card.clone())));
+            self.jobs.open(card);
+        }
+        for KeyNote { key, task, job } in page.keys {
+            self.keys.insert(key, Submitted { job, task });
+        }
+        self.ends = page.ends.map(|ends| spread(&ends)).unwrap_or_default();
+        let mut outcomes = Vec::new();
+        let replayed = Group::replay(&page.records, |record, detail| {
+            self.record(record, detail, is_snapshot, &mut outcomes, &mut items);
+        });
+        replayed.map_err(|error: WireError| wrong(error.to_string()))?;
+        if let Some(history) = history {
+            items.insert(0, Item::Settled(outcomes));
+            items.push(Item::Upto(place.0.saturating_sub(1)));
+            items.into_iter().for_each(history);
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        record: &Record,
+        detail: Detail<'_>,
+        is_snapshot: bool,
+        outcomes: &mut Vec<Outcome>,
+        items: &mut Vec<Item>,
+    ) {
+        let before = match record {
+            Record::ElementsSettled { job, .. } => self.journal.open_tasks(*job),
+            _ => 0,
+        };
+        self.journal.apply(record, detail);
+        match *record {
+            Record::Submitted { task, payload, .. } => self.jobs.enter(task, 0, 0, payload),
+            Record::Member { task, job, index, .. } => {
+                let handle = self.jobs.note(task).map_or(0, |note| note.handle);
+                if let Some(number) = self.jobs.number_of(job) {
+                    self.jobs.enter(task, number, index, handle);
+                }
+            }
+            Record::Element { task, job, index } => {
+                if let Some(number) = self.jobs.number_of(job) {
+                    let handle = self.jobs.get(number).map_or(0, |job| job.card.handle);
+                    self.jobs.enter(task, number, index, handle);
+                }
+            }
+            Record::Left { worker } => {
+                self.workers.remove(&worker);
+            }
+            Record::ElementsSettled { job, status, at, .. } if !is_snapshot => {
+                let count = before - self.journal.open_tasks(job);
+                if let Some(job) = self.jobs.of_id(job) {
+                    job.settled(status, count);
+                }
+                self.close_done(job, at.0, items);
+            }
+            Record::Settled { task, attempt, status, cause, at } if !is_snapshot => {
+                let Some(note) = self.jobs.note(task) else { return };
+                let end = self.ends.get(&(task.to_bits(), attempt)).copied();
+                let number = u64::from(note.job);
+                let Some(job) = self.jobs.get_mut(number) else {
+                    outcomes.push(outcome(0, note.handle, (task, attempt, status, cause, at), end));
+                    return;
+                };
+                job.settled(status, 1);
+                let id = filch_core::JobId::from_bits(job.card.job);
+                outcomes.push(outcome(number, u64::from(note.index), (task, attempt, status, cause, at), end));
+                self.close_done(id, at.0, items);
+            }
+            _ => {}
+        }
+    }
+
+    /// A job of which nothing is left is done.
+    fn close_done(&mut self, job: filch_core::JobId, at: u64, items: &mut Vec<Item>) {
+        if self.journal.open_tasks(job) > 0 {
+            return;
+        }
+        if let Some(done) = self.jobs.done(job, filch_core::Time(at)) {
+            let progress = Box::new(done.progress.clone());
+            items.push(Item::JobDone { job: done.card.number, at, progress });
+        }
+    }
+
+    /// Pages that come to the same.
+    pub(super) fn into_pages(self) -> Vec<Vec<u8>> {
+        let last_job = self.jobs.last().max(1);
+        let mut pages = Vec::new();
+        let mut page = Page { next_blob: self.next_blob, last_job, ..Page::default() };
+        for (number, sort) in Sort::ALL.into_iter().enumerate() {
+            let named = self.names.table(sort).names();
+            page.names.extend(named.map(|name| NewName { sort: number as u32, name: name.to_owned() }));
+        }
+        let mut workers: Vec<_> = self.workers.iter().collect();
+        workers.sort();
+        page.workers = workers.iter().map(|(id, name)| WorkerNote { worker: id.to_bits(), name: (*name).clone() }).collect();
+        let open = self.jobs.iter().filter(|job| job.done_at.is_none());
+        page.jobs = open.map(|job| JobCard { progress: Some(job.progress.clone()), ..job.card.clone() }).collect();
+        page.keys = self.keys.notes();
+        pages.push(page.encode_to_vec());
+        let mut group = Group::default();
+        let mut seal = |group: &mut Group, least: usize| {
+            if group.len() > least {
+                let records = Bytes::from(std::mem::take(group).encode());
+                pages.push(Page { records, last_job, ..Page::default() }.encode_to_vec());
+            }
+        };
+        self.journal.records(|record, detail| {
+            // What belongs to a task stays with it: a part begins with something new.
+            if matches!(record, Record::Submitted { .. } | Record::Element { .. } | Record::ArraySubmitted { .. }) {
+                seal(&mut group, PART);
+            }
+            group.push(record, detail);
+        });
+        seal(&mut group, 0);
+        pages
+    }
+}
+
+fn outcome(
+    job: u64,
+    index: u64,
+    (_, attempt, status, cause, at): (TaskId, u32, filch_core::Status, Cause, filch_core::Time),
+    end: Option<End>,
+) -> Outcome {
+    Outcome {
+        job,
+        index,
+        status,
+        cause,
+        attempts: filch_core::attempt_in_life(attempt),
+        hops: 0,
+        worker: end.map_or(0, |end| end.worker),
+        began: end.map_or(0, |end| end.began),
+        ended: at.0,
+        ran: end.map_or(0, |end| end.ran),
+        ending: end.map_or(0, |end| end.ending),
+    }
+}
+
+/// Columns of ends, by attempt.
+fn spread(ends: &Ends) -> FxHashMap<(u64, u32), End> {
+    fn sum(of: &mut u64, step: Option<&i64>) -> u64 {
+        *of = of.wrapping_add(step.copied().unwrap_or(0).cast_unsigned());
+        *of
+    }
+    let (mut task, mut attempt, mut worker, mut began) = (0, 0, 0, 0);
+    let mut found = FxHashMap::default();
+    for place in 0..ends.task_steps.len() {
+        let key = (sum(&mut task, ends.task_steps.get(place)), sum(&mut attempt, ends.attempt_steps.get(place)) as u32);
+        let end = End {
+            ran: ends.ran_nanos.get(place).copied().unwrap_or(0),
+            worker: sum(&mut worker, ends.worker_steps.get(place)),
+            ending: ends.endings.get(place).copied().unwrap_or(0),
+            began: sum(&mut began, ends.began_steps.get(place)),
+        };
+        found.insert(key, end);
+    }
+    found
+}
+
+/// Gathers the ends of a turn in columns.
+#[derive(Default)]
+pub(super) struct EndColumns {
+    ends: Ends,
+    last: (u64, u64, u64, u64),
+    any_ending: bool,
+}
+
+impl EndColumns {
+    pub(super) fn push(&mut self, task: TaskId, attempt: u32, ran: u64, worker: u64, ending: u64, began: u64) {
+        let now = (task.to_bits(), u64::from(attempt), worker, began);
+        let step = |now: u64, last: u64| now.wrapping_sub(last).cast_signed();
+        self.ends.task_steps.push(step(now.0, self.last.0));
+        self.ends.attempt_steps.push(step(now.1, self.last.1));
+        self.ends.worker_steps.push(step(now.2, self.last.2));
+        self.ends.began_steps.push(step(now.3, self.last.3));
+        self.ends.ran_nanos.push(ran);
+        self.ends.endings.push(ending);
+        self.any_ending |= ending > 0;
+        self.last = now;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.task_steps.is_empty()
+    }
+
+    pub(super) fn take(&mut self) -> Option<Ends> {
+        let mut taken = std::mem::take(self);
+        if !taken.any_ending {
+            taken.ends.endings.clear();
+        }
+        (!taken.is_empty()).then_some(taken.ends)
+    }
+}
