@@ -4,9 +4,13 @@
 //! here decides where a task goes or who steals it; that is the core's alone, and what is here carries it out.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod clock;
 pub mod detect;
+pub mod dial;
+pub mod door;
 pub mod exec;
 pub mod link;
+pub mod secure;
 pub mod store;
 pub mod view;

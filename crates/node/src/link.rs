@@ -96,7 +96,10 @@ pub struct Outgoing(Way);
 
 #[derive(Clone)]
 enum Way {
-    Socket { queue: mpsc::UnboundedSender<Parcel>, waiting: Arc<AtomicUsize> },
+    Socket {
+        queue: mpsc::UnboundedSender<Parcel>,
+        waiting: Arc<AtomicUsize>,
+    },
     /// Closes the other side when it goes.
     Near(Arc<Near>),
 }
@@ -169,7 +172,11 @@ where
     Outgoing(Way::Socket { queue, waiting })
 }
 
-async fn write_all<W: AsyncWrite + Unpin>(mut writer: W, mut out: mpsc::UnboundedReceiver<Parcel>, waiting: &AtomicUsize) {
+async fn write_all<W: AsyncWrite + Unpin>(
+    mut writer: W,
+    mut out: mpsc::UnboundedReceiver<Parcel>,
+    waiting: &AtomicUsize,
+) {
     let mut buffer = BytesMut::new();
     while let Some(parcel) = out.recv().await {
         let mut weight = parcel.weight();

@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn lists_of_numbers_are_read_as_the_kernel_writes_them() {
         assert_eq!(numbers("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
-        assert_eq!(numbers("\n"), []);
+        assert!(numbers("\n").is_empty());
         assert_eq!(numbers("5-2,x,7"), [7]);
         assert_eq!(numbers("0-4294967295").len(), 1 << 16);
     }

@@ -1,0 +1,186 @@
+//! The door of a listener: whoever comes must say who it is and know the secret, soon and in few bytes.
+//!
+//! Coordinators have one for workers and clients, workers have one for their peers. Whoever speaks another version, does
+//! not know the secret, says nonsense, too much or nothing is turned away; whoever can understand it hears why. So many may
+//! stand in the door at once, and no more. Never looks at what somebody wants once it is in.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use filch_core::wire::VERSION;
+use filch_core::wire::talk::{Answer, Opening, Packet};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::link::{Parcel, read_parcel, write_parcel};
+use crate::secure::{Identity, same_secret};
+
+/// How long somebody may stand in the door.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The most that somebody may say there.
+const LARGEST_OPENING: usize = 64 << 10;
+/// How many may stand there at once.
+const AT_ONCE: usize = 1024;
+/// How long one that is turned away may take to hear why.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// The half of a connection that is read.
+pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
+/// The half of a connection that is written.
+pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// A door.
+pub struct Door {
+    identity: Option<Identity>,
+    token: Bytes,
+    room: Arc<Semaphore>,
+    patience: Duration,
+}
+
+/// Somebody who was let in and waits for an answer.
+pub struct Admitted {
+    /// What it said of itself.
+    pub opening: Opening,
+    /// What it says.
+    pub reader: Reader,
+    /// What it hears.
+    pub writer: Writer,
+    /// What it said already beyond that.
+    pub rest: BytesMut,
+    /// Where it is.
+    pub peer: SocketAddr,
+}
+
+/// Why somebody was turned away.
+#[derive(Debug, thiserror::Error)]
+pub enum Turned {
+    /// Too many stand in the door.
+    #[error("too many connect at once")]
+    Crowded,
+    /// It did not say who it is in time.
+    #[error("did not say who it is within {} s", PATIENCE.as_secs())]
+    Slow,
+    /// It does not speak TLS, or not like this.
+    #[error("no TLS: {0}")]
+    Tls(io::Error),
+    /// It said nonsense or too much, or went away.
+    #[error("no opening: {0}")]
+    Garbled(io::Error),
+    /// It speaks another version.
+    #[error("speaks version {theirs} and not {VERSION}")]
+    Version {
+        /// Which.
+        theirs: u32,
+    },
+    /// It does not know the secret.
+    #[error("does not know the secret")]
+    Token,
+}
+
+impl Door {
+    /// A door that is opened with a token; with an identity, everything is encrypted.
+    #[must_use]
+    pub fn new(identity: Option<Identity>, token: Bytes) -> Door {
+        Door { identity, token, room: Arc::new(Semaphore::new(AT_ONCE)), patience: PATIENCE }
+    }
+
+    /// Lets somebody in, or not. Takes [`Answer`]s from whoever asked for this; see [`Admitted::answer`].
+    ///
+    /// # Errors
+    /// If it was turned away.
+    pub async fn admit(&self, socket: TcpStream) -> Result<Admitted, Turned> {
+        let _standing = self.room.try_acquire().map_err(|_| Turned::Crowded)?;
+        timeout(self.patience, self.greet(socket)).await.map_err(|_| Turned::Slow)?
+    }
+
+    async fn greet(&self, socket: TcpStream) -> Result<Admitted, Turned> {
+        let peer = socket.peer_addr().map_err(Turned::Garbled)?;
+        prepare(&socket).map_err(Turned::Garbled)?;
+        let (mut reader, writer): (Reader, Writer) = match &self.identity {
+            None => {
+                let (reader, writer) = socket.into_split();
+                (Box::new(reader), Box::new(writer))
+            }
+            Some(identity) => {
+                let stream = identity.acceptor().accept(socket).await.map_err(Turned::Tls)?;
+                let (reader, writer) = tokio::io::split(stream);
+                (Box::new(reader), Box::new(writer))
+            }
+        };
+        let mut rest = BytesMut::new();
+        let parcel = read_parcel(&mut reader, &mut rest, LARGEST_OPENING).await.map_err(Turned::Garbled)?;
+        let missing = || Turned::Garbled(io::Error::new(io::ErrorKind::UnexpectedEof, "it said nothing"));
+        let opening = parcel.and_then(|parcel| parcel.packet.opening).ok_or_else(missing)?;
+        let admitted = Admitted { opening: *opening, reader, writer, rest, peer };
+        let turned = match self.check(&admitted.opening) {
+            None => return Ok(admitted),
+            Some(turned) => turned,
+        };
+        admitted.turn_away(&turned).await;
+        Err(turned)
+    }
+
+    fn check(&self, opening: &Opening) -> Option<Turned> {
+        if opening.version != VERSION {
+            return Some(Turned::Version { theirs: opening.version });
+        }
+        (!same_secret(&opening.token, &self.token)).then_some(Turned::Token)
+    }
+}
+
+impl Admitted {
+    /// Answers; what is left is the connection.
+    ///
+    /// # Errors
+    /// If it has gone away, or does not listen.
+    pub async fn answer(mut self, answer: Answer) -> io::Result<(Reader, Writer, BytesMut)> {
+        let written = timeout(PATIENCE, write_parcel(&mut self.writer, parcel_of(answer))).await;
+        written.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        Ok((self.reader, self.writer, self.rest))
+    }
+
+    async fn turn_away(self, turned: &Turned) {
+        let refused = match turned {
+            Turned::Version { theirs } => format!(
+                "this filch speaks version {VERSION} of the protocol and the other side version {theirs}: install the \
+                 same filch on both"
+            ),
+            _ => "the token is wrong: copy the access file again from where `filch serve` runs".to_owned(),
+        };
+        let answer = Answer { version: VERSION, refused, ..Answer::default() };
+        // Whoever is turned away may go without listening.
+        let _ = timeout(FAREWELL, self.say_farewell(answer)).await;
+    }
+
+    /// Answers and waits until the other side has gone: a connection that is closed with something unread is cut off
+    /// before the answer has arrived.
+    async fn say_farewell(mut self, answer: Answer) -> io::Result<()> {
+        write_parcel(&mut self.writer, parcel_of(answer)).await?;
+        self.writer.shutdown().await?;
+        let mut unread = [0; 4096];
+        while self.reader.read(&mut unread).await? > 0 {}
+        Ok(())
+    }
+}
+
+fn parcel_of(answer: Answer) -> Parcel {
+    Parcel::of(Packet { answer: Some(Box::new(answer)), ..Packet::default() })
+}
+
+/// Small packets go out at once, and a connection whose other side has vanished is noticed some time.
+pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    rustix::net::sockopt::set_socket_keepalive(socket, true)?;
+    rustix::net::sockopt::set_tcp_keepidle(socket, Duration::from_secs(30))?;
+    rustix::net::sockopt::set_tcp_keepintvl(socket, Duration::from_secs(10))?;
+    rustix::net::sockopt::set_tcp_keepcnt(socket, 3)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
