@@ -5,6 +5,7 @@
 //! task goes, and never says that something is accepted or over before the store has it.
 
 mod bodies;
+mod chores;
 mod desk;
 mod history;
 mod jobs;
@@ -13,12 +14,10 @@ mod query;
 mod recover;
 mod requests;
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use filch_core::coordinator::Coordinator as Machine;
@@ -33,9 +32,9 @@ use self::desk::Desk;
 use self::history::Keeper;
 use self::recover::{Folded, Unreadable};
 use crate::clock::Clock;
-use crate::dial::Doorway;
+use crate::dial::{self, Deliver, Doorway};
 use crate::door::{Admitted, Door};
-use crate::link::{Arrival, Outgoing, Parcel, attach};
+use crate::link::{Arrival, Outgoing, attach};
 use crate::store::{Place, Shard, SqliteStore, Store};
 
 /// Items that are taken in one turn at the most, so that nobody waits for long.
@@ -208,7 +207,7 @@ fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&directory)?);
     let taken = store.take(shard)?;
     let (history, told) = Keeper::open(&directory, retention)?;
-    let folded = Folded::read(&*store, shard, None, told, |item| history.tell(item))?;
+    let mut folded = Folded::read(&*store, shard, None, told, |item| history.tell(item))?;
     // Whoever was there before may have had a clock that went ahead.
     let clock = Clock::new();
     let machine = Machine::new(&config, taken.epoch.0).map_err(|error| Failure::Config(error.to_string()))?;
@@ -217,8 +216,8 @@ fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
     desk.retention = Span(u64::try_from(retention.as_nanos()).unwrap_or(u64::MAX / 4));
     desk.names = folded.names.clone();
     desk.use_policies()?;
-    let names = std::mem::take(&mut desk.names);
-    desk.restore(Folded { names, ..folded });
+    folded.names = std::mem::take(&mut desk.names);
+    desk.restore(folded);
     Ok(desk)
 }
 
@@ -359,17 +358,45 @@ async fn welcome(mut admitted: Admitted, inbox: Inbox) {
         return;
     }
     let arrivals = inbox.clone();
-    // What arrives must not come before it is known that there is a connection.
-    let (ready, go) = oneshot::channel::<()>();
-    let gate = GatedReader { inner: reader, go: Some(go) };
-    let out = attach(gate, writer, rest, move |arrival| arrivals.0.send(Item::Arrival { connection, arrival }).is_ok());
+    // Nothing of what arrives may overtake the news that there is a connection.
+    let gate = Arc::new(Mutex::new(()));
+    let held = Arc::clone(&gate);
+    let closed = held.lock();
+    let out = attach(reader, writer, rest, move |arrival| {
+        drop(gate.lock());
+        arrivals.0.send(Item::Arrival { connection, arrival }).is_ok()
+    });
     let _ = inbox.0.send(Item::Connected { connection, out, card });
-    let _ = ready.send(());
+    drop(closed);
 }
 
 fn card_of(opening: &Opening) -> Option<Box<WorkerCard>> {
     match &opening.role {
         Some(Role::Worker(card)) => Some(Box::new(card.clone())),
         _ => None,
+    }
+}
+
+/// Somebody in the same process comes in by this.
+struct Near(Inbox);
+
+impl Doorway for Near {
+    fn enter(&self, opening: Opening, deliver: Deliver) -> dial::Entered {
+        let inbox = self.0.clone();
+        Box::pin(async move {
+            let over = || "the coordinator has ended".to_owned();
+            let card = card_of(&opening);
+            let (answer, answered) = oneshot::channel();
+            let asked = inbox.0.send(Item::Enter { opening: Box::new(opening), answer });
+            asked.map_err(|_| over())?;
+            let Entered { connection, answer } = answered.await.map_err(|_| over())?;
+            let sender = inbox.clone();
+            let way = Outgoing::near(move |arrival| sender.0.send(Item::Arrival { connection, arrival }).is_ok());
+            if answer.refused.is_empty() {
+                let out = Outgoing::near(deliver);
+                inbox.0.send(Item::Connected { connection, out, card }).map_err(|_| over())?;
+            }
+            Ok((answer, way))
+        })
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod clock;
+pub mod coordinator;
 pub mod detect;
 pub mod dial;
 pub mod door;

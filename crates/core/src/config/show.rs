@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value as Json};
 
 use super::key_path;
-use super::load::{Loaded, Origin, leaves, to_json};
+use super::load::{Loaded, Origin, Origins, leaves, to_json};
 
 /// The column at which the comments of the YAML begin, unless a line is longer.
 const COMMENT_COLUMN: usize = 44;
@@ -37,6 +37,14 @@ impl Loaded {
             yaml.entries(&entries, "", 0, "");
         }
         yaml.out
+    }
+}
+
+impl crate::Config {
+    /// Every setting as YAML. Loading it gives the same configuration.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        Loaded { config: self.clone(), origins: Origins::default() }.to_yaml()
     }
 }
 

@@ -26,6 +26,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Failure;
 use super::bodies::Bodies;
+use super::chores::Chores;
 use super::history::{Item as Past, Keeper, Outcome};
 use super::jobs::Jobs;
 use super::keys::Keys;
@@ -103,6 +104,7 @@ pub(super) struct Desk {
     past: Vec<Past>,
     outcomes: Vec<Outcome>,
     told_later: VecDeque<(u64, Vec<Past>)>,
+    chores: Chores,
     pub(super) history: Keeper,
     /// For those who answer later.
     pub(super) inbox: Inbox,
@@ -123,6 +125,10 @@ pub(super) struct Desk {
     pub(super) retention: Span,
     pub(super) settled: u64,
     pub(super) steals_gone: StealStats,
+    /// Requests that look at what running tasks write.
+    pub(super) looked_at: usize,
+    /// When this life began.
+    pub(super) since: Time,
 }
 
 impl Desk {
@@ -161,6 +167,7 @@ impl Desk {
             past: Vec::new(),
             outcomes: Vec::new(),
             told_later: VecDeque::new(),
+            chores: Chores::default(),
             history,
             inbox,
             blobs: Vec::new(),
@@ -177,6 +184,8 @@ impl Desk {
             retention: Span::from_secs(7 * 24 * 3600),
             settled: 0,
             steals_gone: StealStats::default(),
+            looked_at: 0,
+            since: clock.now(),
         }
     }
 
@@ -240,6 +249,7 @@ impl Desk {
         {
             seat.connection = None;
         }
+        self.looked_at -= gone.looks.len();
         for watched in gone.watches.values() {
             self.unwatch(*watched, |(of, _)| of == connection);
         }
@@ -424,14 +434,14 @@ impl Desk {
     pub(super) fn arrived(&mut self, connection: u64, parcel: Parcel) {
         let Parcel { messages, packet, .. } = parcel;
         let Some(found) = self.connections.get(&connection) else { return };
-        let is_worker = found.card.is_some();
+        let (is_worker, worker) = (found.card.is_some(), found.worker);
         if is_worker {
             if packet.drain
-                && let Some(worker) = found.worker
+                && let Some(worker) = worker
             {
                 self.drain(worker);
             }
-            if let (Some(steals), Some(worker)) = (packet.steals, found.worker)
+            if let (Some(steals), Some(worker)) = (packet.steals, worker)
                 && let Some(seat) = self.seat_mut(worker)
             {
                 seat.steals = StealStats::from(&*steals);
@@ -686,6 +696,9 @@ impl Desk {
         }
         self.jobs.settled(number, status, 1);
         self.jobs.leave(task);
+        if self.looked_at > 0 {
+            self.end_looks(task);
+        }
     }
 
     /// Whoever waits for the task hears of its end.
@@ -797,6 +810,8 @@ impl Desk {
         if self.has_page() || std::mem::take(&mut self.renew) {
             self.renew = false;
             let entry = self.take_entry();
+            self.chores.wrote(entry.records.len());
+            self.chores.look(self.now, &self.store, (self.shard, self.epoch), || self.history.sender());
             let (turn, begun) = (self.turn, self.now);
             self.begun = turn;
             self.turn += 1;

@@ -422,11 +422,25 @@ impl History {
         Ok(())
     }
 
-    /// What a worker was called.
-    pub(crate) fn worker(&self, id: u64) -> Option<String> {
-        let sql = "select name from workers where id = ?";
-        let mut statement = self.db.prepare_cached(sql).ok()?;
-        statement.query_row(params![id.cast_signed()], |row| row.get(0)).ok()
+    /// One task of a job, if it was settled.
+    pub(crate) fn task(&mut self, job: u64, index: u64) -> Result<Option<Outcome>, Error> {
+        let mut found = None;
+        self.tasks(job, index..=index, |outcome| {
+            found = Some(outcome);
+            true
+        })?;
+        Ok(found)
+    }
+
+    /// What all workers were called that anything was ever run by.
+    pub(crate) fn workers(&mut self) -> Result<FxHashMap<u64, String>, Error> {
+        self.write()?;
+        let rows = || -> rusqlite::Result<FxHashMap<u64, String>> {
+            let mut statement = self.db.prepare_cached("select id, name from workers")?;
+            let pairs = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?)))?;
+            pairs.collect()
+        };
+        rows().map_err(|error| Error::sqlite(&self.path, error))
     }
 }
 
@@ -486,7 +500,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         keeper.tell(Item::Ask(Box::new(move |history| {
             let job = history.job(3).unwrap().map(|found| found.0.name);
-            let _ = tell.send((job, history.worker(7)));
+            let _ = tell.send((job, history.workers().unwrap().remove(&7)));
         })));
         assert_eq!(told.recv().unwrap(), (Some("one".to_owned()), Some("w7".to_owned())));
     }

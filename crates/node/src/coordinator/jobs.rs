@@ -30,6 +30,11 @@ impl Job {
         Job { card, progress, done_at: None, watchers: Vec::new(), changed: false, tasks: Vec::new() }
     }
 
+    /// Its tasks by position, if they are not elements of an array.
+    pub(super) fn tasks(&self) -> &[TaskId] {
+        &self.tasks
+    }
+
     pub(super) fn settled(&mut self, status: Status, count: u64) {
         let progress = &mut self.progress;
         match status {

@@ -63,7 +63,7 @@ impl Folded {
         if let Some(snapshot) = store.snapshot(shard)? {
             let place = snapshot.up_to;
             for chunk in snapshot.chunks {
-                folded.apply(&chunk?, place, None)?;
+                folded.apply(&chunk?, place, None::<&mut fn(Item)>)?;
             }
             folded.place = place;
         }

@@ -64,7 +64,7 @@ impl Desk {
                 self.reply_when_durable(connection, id, Said::Done(true));
             }),
             Some(Ask::Watch(watch)) => self.watch(connection, id, &watch),
-            Some(Ask::Query(text)) => self.query(&text).map(|json| self.reply(connection, id, Said::Json(json))),
+            Some(Ask::Query(text)) => self.query(connection, id, &text),
             Some(Ask::Drain(name)) => self.drain_by_name(&name).map(|()| {
                 self.reply(connection, id, Said::Done(true));
             }),
@@ -331,7 +331,7 @@ impl Desk {
         let id = JobId::from_bits(job.card.job);
         match name.index {
             None => self.put_event(Event::CancelJob { job: id }),
-            Some(index) => match self.task_at(name.job, index) {
+            Some(index) => match self.jobs.at(name.job, index) {
                 Some(task) => self.put_event(Event::Cancel { task }),
                 None => self.put_event(Event::CancelElement { job: id, index }),
             },
@@ -364,7 +364,9 @@ impl Desk {
 
     fn stop_watching(&mut self, connection: u64, id: u64) {
         let Some(found) = self.connections.get_mut(&connection) else { return };
+        let looks = found.looks.len();
         found.looks.retain(|entry| entry.0 != id);
+        self.looked_at -= looks - found.looks.len();
         if let Some(watched) = found.watches.remove(&id) {
             self.unwatch(watched, |entry| entry == (connection, id));
         }
@@ -373,9 +375,8 @@ impl Desk {
     /// Tells those who look on how things go.
     pub(super) fn tell_progress(&mut self) {
         let mut tell = Vec::new();
-        for number in self.jobs.changed() {
-            if let Some(job) = self.jobs.get_mut(number) {
-                job.changed = false;
+        for number in self.jobs.take_changed() {
+            if let Some(job) = self.jobs.get(number) {
                 let progress = &job.progress;
                 tell.extend(job.watchers.iter().map(|&(connection, id, _)| (connection, id, progress.clone())));
             }
@@ -389,44 +390,51 @@ impl Desk {
 
     fn logs(&mut self, connection: u64, id: u64, logs: &Logs) -> Result<(), No> {
         let name = logs.name.clone().unwrap_or_default();
-        let task = match name.task {
-            Some(task) => Some(TaskId::from_bits(task)),
-            None => self.task_at(name.job, name.index.unwrap_or(0)),
+        let index = name.index.unwrap_or(0);
+        let task = name.task.map(TaskId::from_bits).or_else(|| self.jobs.at(name.job, index));
+        let Some(task) = task.filter(|task| self.jobs.note(*task).is_some()) else {
+            if self.jobs.get(name.job).is_some_and(|job| u64::from(index) >= job.card.total) {
+                return Err(No::Because(unknown_task(name.job, index)));
+            }
+            self.past_output(connection, id, name.job, index);
+            return Ok(());
         };
-        let live = task.and_then(|task| self.jobs.live(task).map(|live| (task, live)));
-        match live {
-            Some((task, live)) if logs.follow => {
-                let Some(found) = self.connections.get_mut(&connection) else { return Ok(()) };
-                found.looks.push((id, task));
-                let holder = self.seat(live.worker).and_then(|seat| seat.connection);
-                if let Some(packet) = holder.and_then(|holder| self.parcel(holder)) {
-                    packet.looks.push(Look { task: task.to_bits(), stop: false });
-                }
-                Ok(())
-            }
-            _ => {
-                let ending = self.past_ending(name.job, name.index.unwrap_or(0))?;
-                for (stderr, bytes) in [(false, ending.stdout), (true, ending.stderr)] {
-                    if !bytes.is_empty() {
-                        self.reply(connection, id, Said::Output(Chunk { task: 0, stderr, bytes }));
-                    }
-                }
-                self.reply(connection, id, Said::Done(true));
-                Ok(())
-            }
+        if !logs.follow {
+            return Err(No::because("the task has not ended; `filch task logs -f` shows what it writes as it comes"));
         }
+        let Some(found) = self.connections.get_mut(&connection) else { return Ok(()) };
+        found.looks.push((id, task));
+        self.looked_at += 1;
+        let holder = self.jobs.live(task).and_then(|live| self.seat(live.worker)?.connection);
+        if let Some(packet) = holder.and_then(|holder| self.parcel(holder)) {
+            packet.looks.push(Look { task: task.to_bits(), stop: false });
+        }
+        Ok(())
+    }
+
+    /// A task has ended: those who look on hear no more of it.
+    pub(super) fn end_looks(&mut self, task: TaskId) {
+        let lookers = self.lookers(task);
+        for (connection, id) in lookers {
+            if let Some(found) = self.connections.get_mut(&connection) {
+                found.looks.retain(|entry| *entry != (id, task));
+                self.looked_at -= 1;
+            }
+            self.reply_when_durable(connection, id, Said::Done(true));
+        }
+    }
+
+    fn lookers(&self, task: TaskId) -> Vec<(u64, u64)> {
+        let each = self.connections.iter().flat_map(|(&connection, found)| {
+            found.looks.iter().filter(|entry| entry.1 == task).map(move |&(id, _)| (connection, id))
+        });
+        each.collect()
     }
 
     /// What a running task writes goes to those who look on.
     pub(super) fn pass_output(&mut self, chunk: Chunk) {
         let task = TaskId::from_bits(chunk.task);
-        let lookers: Vec<(u64, u64)> = self
-            .connections
-            .iter()
-            .flat_map(|(&connection, found)| found.looks.iter().map(move |&(id, of)| (connection, id, of)))
-            .filter(|entry| entry.2 == task)
-            .map(|(connection, id, _)| (connection, id))
-            .collect();
+        let lookers = self.lookers(task);
         for (connection, id) in lookers {
             self.reply(connection, id, Said::Output(chunk.clone()));
         }
@@ -441,4 +449,8 @@ pub(super) struct Accepted {
 
 pub(super) fn unknown_job(number: u64) -> String {
     format!("there is no job {number}; `filch job list` shows them")
+}
+
+pub(super) fn unknown_task(number: u64, index: u32) -> String {
+    format!("job {number} has no task at position {index}; `filch task list {number}` shows them")
 }

@@ -280,7 +280,7 @@ pub enum Said {
 }
 
 /// A submission was accepted.
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, Copy, PartialEq, Message)]
 pub struct Submitted {
     /// The number of the job; 0 for single tasks.
     #[prost(uint64, tag = "1")]

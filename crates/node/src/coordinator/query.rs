@@ -1,0 +1,449 @@
+//! Answers to questions about the state: from memory where it is there, from history where it is not. Changes nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use filch_core::wire::talk::{Ending, JobCard, Progress, Said};
+use filch_core::{TaskId, Time, WorkerId};
+use prost::Message as _;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::Later;
+use super::desk::{Desk, Seat};
+use super::history::{History, Item as Past, Outcome};
+use super::jobs::Job;
+use super::requests::{No, unknown_job, unknown_task};
+use crate::store::{BlobId, Shard, Store};
+use crate::view::{JobView, Query, StatsView, TaskView, WorkerView};
+
+impl Desk {
+    pub(super) fn query(&mut self, connection: u64, id: u64, text: &str) -> Result<(), No> {
+        let query: Query = serde_json::from_str(text).map_err(|error| {
+            No::Because(format!("this coordinator does not know that question: {error}; is it older than the client?"))
+        })?;
+        let json = match query {
+            Query::Jobs { limit } => return self.jobs_query(connection, id, limit),
+            Query::Job { job } => match self.jobs.get(job) {
+                Some(job) => json(&view_of(job)),
+                None => return self.past_job(connection, id, job),
+            },
+            Query::Tasks { job, status, limit } => return self.tasks_query(connection, id, job, status, limit),
+            Query::Task { job, index } => return self.task_query(connection, id, job, index),
+            Query::Workers => {
+                let mut views: Vec<WorkerView> = self.seats.iter().flatten().map(|seat| self.worker_view(seat)).collect();
+                views.sort_by(|one, other| one.worker.cmp(&other.worker));
+                json(&views)
+            }
+            Query::Worker { name } => {
+                let seat = self.worker_names.get(name.as_str()).and_then(|worker| self.seat(*worker));
+                let missing = || No::Because(format!("there is no worker `{name}`; `filch worker list` shows them"));
+                json(&self.worker_view(seat.ok_or_else(missing)?))
+            }
+            Query::Stats => json(&self.stats()),
+            Query::Why { job, index } => json(&self.why(job, index)?),
+            Query::Trace { job } => return self.tasks_query(connection, id, job, None, usize::MAX),
+        };
+        self.reply(connection, id, Said::Json(json));
+        Ok(())
+    }
+
+    pub(super) fn answered(&mut self, connection: u64, id: u64, answer: Later) {
+        match answer {
+            Later::Json(json) => self.reply(connection, id, Said::Json(json)),
+            Later::Refused(why) => {
+                let refused = filch_core::wire::talk::Refused { why, retry_after_nanos: None };
+                self.reply(connection, id, Said::Refused(refused));
+            }
+            Later::Output(ending) => {
+                let Ending { stdout, stderr, stdout_left_out, stderr_left_out, .. } = *ending;
+                for (stderr, bytes, left_out) in [(false, stdout, stdout_left_out), (true, stderr, stderr_left_out)] {
+                    if left_out > 0 {
+                        let notice = format!("[filch: {left_out} bytes before this were left out]\n");
+                        self.output(connection, id, true, Bytes::from(notice));
+                    }
+                    self.output(connection, id, stderr, bytes);
+                }
+                self.reply(connection, id, Said::Done(true));
+            }
+        }
+    }
+
+    fn output(&mut self, connection: u64, id: u64, stderr: bool, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.reply(connection, id, Said::Output(filch_core::wire::talk::Chunk { task: 0, stderr, bytes }));
+        }
+    }
+
+    /// Asks history; the answer comes in a later turn.
+    fn ask_history(
+        &self,
+        connection: u64,
+        id: u64,
+        ask: impl FnOnce(&mut History) -> Result<Later, crate::store::Error> + Send + 'static,
+    ) {
+        let inbox = self.inbox.clone();
+        self.history.tell(Past::Ask(Box::new(move |history| {
+            let answer = ask(history).unwrap_or_else(|error| Later::Refused(error.to_string()));
+            inbox.answered(connection, id, answer);
+        })));
+    }
+
+    // ---- jobs ----
+
+    fn jobs_query(&mut self, connection: u64, id: u64, limit: usize) -> Result<(), No> {
+        let known: FxHashMap<u64, JobView> =
+            self.jobs.iter().rev().take(limit).map(|job| (job.card.number, view_of(job))).collect();
+        self.ask_history(connection, id, move |history| {
+            let mut views = known;
+            for (card, done_at, progress) in history.jobs(limit)? {
+                views.entry(card.number).or_insert_with(|| job_view(&card, &progress.unwrap_or_default(), done_at));
+            }
+            let mut views: Vec<JobView> = views.into_values().collect();
+            views.sort_by_key(|view| view.job);
+            let surplus = views.len().saturating_sub(limit);
+            Ok(Later::Json(json(&views[surplus..])))
+        });
+        Ok(())
+    }
+
+    fn past_job(&self, connection: u64, id: u64, number: u64) -> Result<(), No> {
+        self.ask_history(connection, id, move |history| {
+            Ok(match history.job(number)? {
+                Some((card, done_at, progress)) => {
+                    Later::Json(json(&job_view(&card, &progress.unwrap_or_default(), done_at)))
+                }
+                None => Later::Refused(unknown_job(number)),
+            })
+        });
+        Ok(())
+    }
+
+    // ---- tasks ----
+
+    /// Tasks of a job that are not settled and are more than elements of an array.
+    fn current_tasks(&self, number: u64) -> FxHashMap<u32, TaskView> {
+        let Some(job) = self.jobs.get(number) else { return FxHashMap::default() };
+        let mut views = FxHashMap::default();
+        let listed = job.tasks().iter().copied();
+        let live = self.jobs.lives().map(|(task, _)| task);
+        for task in listed.chain(live) {
+            if let Some(note) = self.jobs.note(task).filter(|note| u64::from(note.job) == number) {
+                views.entry(note.index).or_insert_with(|| self.task_view(job, note.index, Some(task)));
+            }
+        }
+        views
+    }
+
+    fn task_view(&self, job: &Job, index: u32, task: Option<TaskId>) -> TaskView {
+        let mut view = blank_view(&job.card, index);
+        let Some(task) = task else { return view };
+        if let Some(status) = self.machine.scheduler().status(task) {
+            status.name().clone_into(&mut view.status);
+        }
+        view.attempts =
+            self.machine.scheduler().current(task).map_or(0, |held| filch_core::attempt_in_life(held.attempt));
+        if let Some(live) = self.jobs.live(task) {
+            view.worker = Some(self.worker_name(live.worker));
+            if live.runs {
+                view.began_s = Some(seconds(live.began.0));
+                view.ran_s = Some(seconds(self.now.0.saturating_sub(live.began.0)));
+            }
+        }
+        view
+    }
+
+    fn tasks_query(
+        &mut self,
+        connection: u64,
+        id: u64,
+        number: u64,
+        status: Option<String>,
+        limit: usize,
+    ) -> Result<(), No> {
+        let mut current = self.current_tasks(number);
+        let card = self.jobs.get(number).map(|job| (job.card.clone(), job.done_at.is_some()));
+        self.ask_history(connection, id, move |history| {
+            let (card, done) = match card {
+                Some(known) => known,
+                None => match history.job(number)? {
+                    Some((card, ..)) => (card, true),
+                    None => return Ok(Later::Refused(unknown_job(number))),
+                },
+            };
+            let workers = history.workers()?;
+            history.tasks(number, 0..=u64::from(u32::MAX), |outcome| {
+                current.insert(outcome.index as u32, past_view(&card, &outcome, &workers, None));
+                true
+            })?;
+            let wanted = |view: &TaskView| status.as_deref().is_none_or(|status| view.status == status);
+            let mut views: Vec<TaskView> = Vec::new();
+            let total = card.total.min(u64::from(u32::MAX)) as u32;
+            for index in 0..total {
+                if views.len() >= limit {
+                    break;
+                }
+                // What is neither here nor there waits, as elements of an array do.
+                let view = current.remove(&index);
+                let view = if done { view } else { Some(view.unwrap_or_else(|| blank_view(&card, index))) };
+                views.extend(view.filter(wanted));
+            }
+            Ok(Later::Json(json(&views)))
+        });
+        Ok(())
+    }
+
+    fn task_query(&mut self, connection: u64, id: u64, number: u64, index: u32) -> Result<(), No> {
+        let job = self.jobs.get(number);
+        if let Some(job) = job {
+            if u64::from(index) >= job.card.total {
+                return Err(No::Because(unknown_task(number, index)));
+            }
+            if let Some(task) = self.jobs.at(number, index) {
+                let view = self.task_view(job, index, Some(task));
+                self.reply(connection, id, Said::Json(json(&view)));
+                return Ok(());
+            }
+        }
+        let card = job.map(|job| job.card.clone());
+        let (store, shard) = (Arc::clone(&self.store), self.shard);
+        self.ask_history(connection, id, move |history| {
+            let card = match card {
+                Some(card) => card,
+                None => match history.job(number)? {
+                    Some((card, ..)) => card,
+                    None => return Ok(Later::Refused(unknown_job(number))),
+                },
+            };
+            let Some(outcome) = history.task(number, u64::from(index))? else {
+                if u64::from(index) >= card.total {
+                    return Ok(Later::Refused(unknown_task(number, index)));
+                }
+                return Ok(Later::Json(json(&blank_view(&card, index))));
+            };
+            let workers = history.workers()?;
+            let ending = ending(&*store, shard, outcome.ending)?;
+            Ok(Later::Json(json(&past_view(&card, &outcome, &workers, ending.as_ref()))))
+        });
+        Ok(())
+    }
+
+    /// What a task that has ended wrote.
+    pub(super) fn past_output(&self, connection: u64, id: u64, number: u64, index: u32) {
+        let (store, shard) = (Arc::clone(&self.store), self.shard);
+        let waits = self.jobs.get(number).is_some_and(|job| job.done_at.is_none());
+        self.ask_history(connection, id, move |history| {
+            let Some(outcome) = history.task(number, u64::from(index))? else {
+                let why = if waits { "the task has not begun".to_owned() } else { unknown_task(number, index) };
+                return Ok(Later::Refused(why));
+            };
+            Ok(match ending(&*store, shard, outcome.ending)? {
+                Some(ending) => Later::Output(Box::new(ending)),
+                // It ended well and had nothing to say, or nothing is kept of it any more.
+                None => Later::Output(Box::default()),
+            })
+        });
+    }
+
+    fn why(&self, number: u64, index: Option<u32>) -> Result<serde_json::Value, No> {
+        let job = self.jobs.get(number).ok_or_else(|| No::Because(unknown_job(number)))?;
+        let task = index.and_then(|index| self.jobs.at(number, index));
+        let named = Named(self);
+        let explained = match task {
+            Some(task) => self.machine.scheduler().explain_at(task, self.now).map(|found| named.task(&found)),
+            None => {
+                let id = filch_core::JobId::from_bits(job.card.job);
+                self.machine.scheduler().explain_job_at(id, self.now).map(|found| named.job(&found))
+            }
+        };
+        explained.ok_or_else(|| {
+            let text = "nothing is known of it any more: it has ended; `filch task show` says how".to_owned();
+            No::Because(text)
+        })
+    }
+
+    // ---- workers and figures ----
+
+    fn worker_view(&self, seat: &Seat) -> WorkerView {
+        let status = self.machine.scheduler().worker(seat.id);
+        let card = &seat.card;
+        WorkerView {
+            worker: seat.name.to_string(),
+            id: seat.id.to_string(),
+            state: status.as_ref().map_or("gone", |status| status.state.name()).to_owned(),
+            connected: seat.connection.is_some(),
+            slots: status.as_ref().map_or(card.slots, |status| status.slots),
+            running: status.as_ref().map_or(0, |status| status.running),
+            queued: status.as_ref().map_or(0, |status| status.queue_length),
+            completed: status.as_ref().map_or(0, |status| status.total_completed),
+            failed: status.as_ref().map_or(0, |status| status.total_failed),
+            stolen: status.as_ref().map_or(0, |status| status.stolen),
+            lost: status.as_ref().map_or(0, |status| status.lost),
+            cpu: status.as_ref().map_or(0.0, |status| status.report.cpu),
+            memory: status.as_ref().map_or(0.0, |status| status.report.memory),
+            capabilities: card.capabilities.clone(),
+            resources: card.resources.iter().map(|one| (one.name.clone(), one.amount)).collect(),
+            address: card.address.clone(),
+        }
+    }
+
+    fn stats(&self) -> StatsView {
+        let mut steals = self.steals_gone.clone();
+        let mut relayed = 0;
+        for seat in self.seats.iter().flatten() {
+            steals.add(&seat.steals);
+            relayed += seat.relayed;
+        }
+        let scheduler = self.machine.scheduler();
+        StatsView {
+            epoch: self.machine.epoch(),
+            uptime_s: seconds(self.now.0.saturating_sub(self.since.0)),
+            workers: self.seats.iter().flatten().filter(|seat| seat.connection.is_some()).count(),
+            queued: scheduler.queued(),
+            unsettled: scheduler.unsettled(),
+            settled: self.settled,
+            found_missing: self.machine.found_missing(),
+            metrics: serde_json::to_value(scheduler.metrics()).unwrap_or_default(),
+            steals: serde_json::to_value(&steals).unwrap_or_default(),
+            steal_report: steals.to_string(),
+            relayed,
+        }
+    }
+}
+
+/// Explanations with names in place of numbers.
+struct Named<'a>(&'a Desk);
+
+impl Named<'_> {
+    fn worker(&self, id: WorkerId) -> String {
+        self.0.worker_name(id)
+    }
+
+    fn refusals(&self, refusals: &filch_core::Refusals) -> Vec<serde_json::Value> {
+        let each = refusals.classes.iter().map(|(worker, lack)| {
+            serde_json::json!({ "worker": self.worker(*worker), "why": self.0.names.lack(*lack) })
+        });
+        each.collect()
+    }
+
+    fn reasons(&self, reasons: &[filch_core::Reason]) -> Vec<String> {
+        reasons.iter().map(|reason| format!("{reason:?}")).collect()
+    }
+
+    fn task(&self, found: &filch_core::Explanation) -> serde_json::Value {
+        serde_json::json!({
+            "status": found.status.name(),
+            "cause": found.cause.words(),
+            "waiting_s": found.waiting.as_secs_f64(),
+            "reasons": self.reasons(&found.reasons),
+            "refused_by": self.refusals(&found.refusals),
+            "placed_on": found.decision.as_ref().map(|decision| self.worker(decision.worker)),
+            "failures": found.failures.iter().map(|(worker, cause)| {
+                serde_json::json!({ "worker": self.worker(*worker), "why": cause.words() })
+            }).collect::<Vec<_>>(),
+        })
+    }
+
+    fn job(&self, found: &filch_core::JobExplanation) -> serde_json::Value {
+        serde_json::json!({
+            "status": found.status.name(),
+            "rest": found.rest,
+            "waiting_s": found.waiting.as_secs_f64(),
+            "reasons": self.reasons(&found.reasons),
+            "refused_by": self.refusals(&found.refusals),
+        })
+    }
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_else(|error| format!("\"{error}\""))
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+fn view_of(job: &Job) -> JobView {
+    job_view(&job.card, &job.progress, job.done_at.map(|at: Time| at.0))
+}
+
+fn job_view(card: &JobCard, progress: &Progress, done_at: Option<u64>) -> JobView {
+    let ended = progress.completed + progress.failed + progress.cancelled + progress.skipped;
+    let state = match done_at {
+        None if progress.running > 0 || ended > 0 => "running",
+        None => "waiting",
+        Some(_) if progress.failed + progress.skipped > 0 => "failed",
+        Some(_) if progress.cancelled > 0 => "cancelled",
+        Some(_) => "completed",
+    };
+    JobView {
+        job: card.number,
+        name: card.name.clone(),
+        command: card.summary.clone(),
+        state: state.to_owned(),
+        tasks: card.total,
+        waiting: card.total.saturating_sub(ended + progress.running),
+        running: progress.running,
+        completed: progress.completed,
+        failed: progress.failed,
+        cancelled: progress.cancelled,
+        skipped: progress.skipped,
+        stolen: progress.stolen,
+        submitted_s: seconds(card.at),
+        ended_s: done_at.map(seconds),
+        first: card.first,
+        step: card.step,
+    }
+}
+
+fn blank_view(card: &JobCard, index: u32) -> TaskView {
+    TaskView {
+        job: card.number,
+        index,
+        number: card.first.wrapping_add(card.step.wrapping_mul(i64::from(index))),
+        name: card.task_names.get(index as usize).filter(|name| !name.is_empty()).cloned(),
+        status: "queued".to_owned(),
+        cause: None,
+        attempts: 0,
+        worker: None,
+        began_s: None,
+        ended_s: None,
+        ran_s: None,
+        exit_code: None,
+        signal: None,
+        error: None,
+        cpu_s: None,
+        peak_memory: None,
+    }
+}
+
+fn past_view(card: &JobCard, outcome: &Outcome, workers: &FxHashMap<u64, String>, ending: Option<&Ending>) -> TaskView {
+    let mut view = blank_view(card, outcome.index as u32);
+    outcome.status.name().clone_into(&mut view.status);
+    view.cause = outcome.cause.words().map(str::to_owned);
+    view.attempts = outcome.attempts;
+    view.worker = workers.get(&outcome.worker).cloned();
+    if outcome.attempts > 0 {
+        view.began_s = Some(seconds(outcome.began));
+        view.ran_s = Some(seconds(outcome.ran));
+    }
+    view.ended_s = Some(seconds(outcome.ended));
+    if let Some(ending) = ending {
+        view.exit_code = ending.exit_code;
+        view.signal = ending.signal;
+        view.error = Some(ending.error.clone()).filter(|error| !error.is_empty());
+        view.cpu_s = Some(seconds(ending.cpu_user_nanos + ending.cpu_system_nanos));
+        view.peak_memory = Some(ending.peak_memory).filter(|peak| *peak > 0);
+    }
+    view
+}
+
+/// What an attempt left, if that is still kept.
+fn ending(store: &dyn Store, shard: Shard, blob: u64) -> Result<Option<Ending>, crate::store::Error> {
+    if blob == 0 {
+        return Ok(None);
+    }
+    let bytes = store.blob(shard, BlobId(blob))?;
+    Ok(bytes.and_then(|bytes| Ending::decode(&*bytes).ok()))
+}
