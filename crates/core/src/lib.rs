@@ -39,6 +39,7 @@ pub mod steal;
 mod task;
 mod terms;
 mod time;
+pub mod told;
 pub mod tracker;
 pub mod wire;
 pub mod worker;

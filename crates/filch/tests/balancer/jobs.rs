@@ -243,7 +243,7 @@ fn verify(balancer: &Balancer, jobs: &[JobId], log: &Changes) {
         assert_eq!(going.contains(&status), !status.done, "{status}");
         let explanation = balancer.explain_job(job).unwrap();
         assert_eq!(explanation.status, status);
-        assert_eq!(explanation.reasons.is_empty(), status.rest == 0, "{explanation}");
+        assert_eq!(explanation.waiting.reasons.is_empty(), status.rest == 0, "{explanation}");
     }
 }
 
@@ -369,8 +369,8 @@ fn an_array_whose_rest_nobody_can_run_says_so_while_it_waits_and_when_it_has_fai
     let explanation = balancer.explain_job(job).unwrap();
     let status = &explanation.status;
     assert_eq!((status.completed, status.unschedulable, status.rest), (1, 2, 2), "{explanation}");
-    assert_eq!(explanation.rest_status, Some("unschedulable"));
-    assert_eq!(explanation.reasons, [Reason::NobodyCan { requeues: 0, most: 1 }]);
+    assert_eq!(explanation.waiting.rest_status, Some("unschedulable"));
+    assert_eq!(explanation.waiting.reasons, [Reason::NobodyCan { requeues: 0, most: 1 }]);
     let text = explanation.to_string();
     assert!(text.starts_with(&format!("{job}: 1 of 3 settled (1 completed, 2 unschedulable)\n2 elements")), "{text}");
     assert!(text.contains("can never run on:\n    cpu: it lacks `cuda`"), "{text}");
@@ -381,7 +381,7 @@ fn an_array_whose_rest_nobody_can_run_says_so_while_it_waits_and_when_it_has_fai
     let explanation = balancer.explain_job(job).unwrap();
     assert_eq!((explanation.status.failed, explanation.status.done), (2, true));
     assert_eq!(explanation.status.error.as_deref(), Some("cpu: it lacks `cuda`"));
-    assert!(explanation.reasons.is_empty() && explanation.rest_status.is_none());
+    assert!(explanation.waiting.reasons.is_empty() && explanation.waiting.rest_status.is_none());
     assert!(explanation.to_string().ends_with("nobody could run what failed: cpu: it lacks `cuda`\n"));
     let json = serde_json::to_value(&explanation).unwrap();
     assert_eq!(json["status"]["id"], job.to_string());
@@ -392,7 +392,7 @@ fn an_array_whose_rest_nobody_can_run_says_so_while_it_waits_and_when_it_has_fai
 fn the_rest_of_an_array_is_explained_by_what_keeps_it() {
     let (balancer, clock) = still(Config::default());
     let job = balancer.submit_array(Task::new().resource("memory", 3.0).priority(2), 5).unwrap();
-    assert_eq!(balancer.explain_job(job).unwrap().reasons, [Reason::NoWorkers]);
+    assert_eq!(balancer.explain_job(job).unwrap().waiting.reasons, [Reason::NoWorkers]);
     balancer.register_worker(Worker::new("w").slots(4).resource("memory", 4.0)).unwrap();
     clock.advance(3 * SECOND);
     let says = |job: JobId, what: &str| {
@@ -413,7 +413,7 @@ fn the_rest_of_an_array_is_explained_by_what_keeps_it() {
     // Jobs without an array have no rest; their tasks are asked about one by one.
     let many = balancer.submit_many([Task::new()]).unwrap();
     let explanation = balancer.explain_job(many.id).unwrap();
-    assert!(explanation.reasons.is_empty() && explanation.status.queued == 1);
+    assert!(explanation.waiting.reasons.is_empty() && explanation.status.queued == 1);
     assert_eq!(explanation.to_string(), format!("{}: 0 of 1 settled (1 queued)\n", many.id));
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::wire::talk::{Ending, JobCard, Progress, Said};
-use filch_core::{TaskId, Time, WorkerId};
+use filch_core::told::{Explanation, Labels, RestExplanation};
+use filch_core::{JobId, KeyId, Lack, ResourceId, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -248,15 +249,18 @@ impl Desk {
     fn why(&self, number: u64, index: Option<u32>) -> Result<serde_json::Value, No> {
         let job = self.jobs.get(number).ok_or_else(|| No::Because(unknown_job(number)))?;
         let task = index.and_then(|index| self.jobs.at(number, index));
-        let named = Named(self);
-        let explained = match task {
-            Some(task) => self.machine.scheduler().explain_at(task, self.now).map(|found| named.task(&found)),
+        let scheduler = self.machine.scheduler();
+        let found = match task {
+            Some(task) => {
+                let found = scheduler.explain_at(task, self.now);
+                found.map(|found| explained(&Explanation::told(self, self.now, found, None)))
+            }
             None => {
-                let id = filch_core::JobId::from_bits(job.card.job);
-                self.machine.scheduler().explain_job_at(id, self.now).map(|found| named.job(&found))
+                let found = scheduler.explain_job_at(JobId::from_bits(job.card.job), self.now);
+                found.map(|found| explained(&RestExplanation::told(self, self.now, found)))
             }
         };
-        explained.ok_or_else(|| {
+        found.ok_or_else(|| {
             let text = "nothing is known of it any more: it has ended; `filch task show` says how".to_owned();
             No::Because(text)
         })
@@ -311,48 +315,39 @@ impl Desk {
     }
 }
 
-/// Explanations with names in place of numbers.
-struct Named<'a>(&'a Desk);
-
-impl Named<'_> {
+/// The names that a coordinator knows.
+impl Labels for Desk {
     fn worker(&self, id: WorkerId) -> String {
-        self.0.worker_name(id)
+        self.worker_name(id)
     }
 
-    fn refusals(&self, refusals: &filch_core::Refusals) -> Vec<serde_json::Value> {
-        let each = refusals.classes.iter().map(|(worker, lack)| {
-            serde_json::json!({ "worker": self.worker(*worker), "why": self.0.names.lack(*lack) })
-        });
-        each.collect()
+    fn task(&self, id: TaskId) -> String {
+        match self.jobs.note(id) {
+            Some(note) if note.job > 0 => format!("{}.{}", note.job, note.index),
+            _ => id.to_string(),
+        }
     }
 
-    fn reasons(&self, reasons: &[filch_core::Reason]) -> Vec<String> {
-        reasons.iter().map(|reason| format!("{reason:?}")).collect()
+    fn lack(&self, lack: Lack) -> String {
+        self.names.lack(lack)
     }
 
-    fn task(&self, found: &filch_core::Explanation) -> serde_json::Value {
-        serde_json::json!({
-            "status": found.status.name(),
-            "cause": found.cause.words(),
-            "waiting_s": found.waiting.as_secs_f64(),
-            "reasons": self.reasons(&found.reasons),
-            "refused_by": self.refusals(&found.refusals),
-            "placed_on": found.decision.as_ref().map(|decision| self.worker(decision.worker)),
-            "failures": found.failures.iter().map(|(worker, cause)| {
-                serde_json::json!({ "worker": self.worker(*worker), "why": cause.words() })
-            }).collect::<Vec<_>>(),
-        })
+    fn key(&self, id: KeyId) -> String {
+        self.names.keys.name(id.0).to_owned()
     }
 
-    fn job(&self, found: &filch_core::JobExplanation) -> serde_json::Value {
-        serde_json::json!({
-            "status": found.status.name(),
-            "rest": found.rest,
-            "waiting_s": found.waiting.as_secs_f64(),
-            "reasons": self.reasons(&found.reasons),
-            "refused_by": self.refusals(&found.refusals),
-        })
+    fn resource(&self, id: ResourceId) -> String {
+        self.names.resources.name(id.0).to_owned()
     }
+}
+
+/// As data and in words.
+fn explained<T: Serialize + std::fmt::Display>(told: &T) -> serde_json::Value {
+    let mut value = serde_json::to_value(told).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("text".to_owned(), told.to_string().into());
+    }
+    value
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> String {
