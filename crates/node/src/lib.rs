@@ -14,4 +14,6 @@ pub mod exec;
 pub mod link;
 pub mod secure;
 pub mod store;
+pub mod template;
 pub mod view;
+pub mod worker;

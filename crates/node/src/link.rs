@@ -56,18 +56,24 @@ impl Parcel {
         256 + self.messages.len() * 48 + bodies + inputs + endings + packet.replies.len() * 256
     }
 
-    fn encode_into(mut self, buffer: &mut BytesMut) {
+    /// All of it as a packet.
+    pub(crate) fn into_packet(mut self) -> Packet {
         if !self.messages.is_empty() {
             self.packet.frame = Frame { epoch: self.epoch, messages: self.messages }.encode().into();
         }
-        let length = self.packet.encoded_len();
+        self.packet
+    }
+
+    fn encode_into(self, buffer: &mut BytesMut) {
+        let packet = self.into_packet();
+        let length = packet.encoded_len();
         buffer.reserve(length + 4);
         buffer.put_u32_le(length as u32);
         // There is room for all of it.
-        let _ = self.packet.encode(buffer);
+        let _ = packet.encode(buffer);
     }
 
-    fn decode(bytes: Bytes) -> io::Result<Parcel> {
+    pub(crate) fn decode(bytes: Bytes) -> io::Result<Parcel> {
         let garbled = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         let mut packet = Packet::decode(bytes).map_err(|error| garbled(error.to_string()))?;
         let frame = std::mem::take(&mut packet.frame);

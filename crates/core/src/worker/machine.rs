@@ -332,6 +332,18 @@ impl WorkerMachine {
         tasks.filter_map(|task| self.held.get(&task).map(|entry| entry.order.held))
     }
 
+    /// What it holds and has not begun, what it has offered included.
+    pub fn waiting(&self) -> impl Iterator<Item = &Order> + '_ {
+        let queued = self.queue.iter().map(|key| key.2);
+        queued.chain(self.offered.keys().copied()).filter_map(|task| self.held.get(&task).map(|entry| &*entry.order))
+    }
+
+    /// How many ends the coordinator has not noted.
+    #[must_use]
+    pub fn unnoted(&self) -> usize {
+        self.unnoted.len()
+    }
+
     fn send(&self, message: Message, out: &mut Vec<Output>) {
         out.push(Output::Send { to: Party::Coordinator, message });
     }

@@ -1,0 +1,447 @@
+//! The task that owns the machine of a worker: whatever comes is put to the machine, and whatever that wants is carried
+//! out at once or goes out at the end of the turn.
+//!
+//! What the machine says to the coordinator is put into an order that packs well; the protocol allows any. An attempt that
+//! began and ended in one turn is only said to have ended. Never decides what runs.
+
+mod line;
+mod runs;
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use filch_core::wire::talk::{Answer, Ending, Packet, Steals, WorkerCard};
+use filch_core::wire::{Message, Party};
+use filch_core::worker::{Input, Output, WorkerMachine};
+use filch_core::{
+    Amount, CapabilityId, CapabilitySet, Config, End, ResourceId, Span, TaskId, Time, Vector, WorkerId, WorkerSpec,
+};
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use super::bodies::Bodies;
+use super::load::load;
+use super::peers::{Peers, is_between_peers};
+use super::{Event, WorkerFailure, WorkerOptions};
+use crate::clock::Clock;
+use crate::dial::Dial;
+use crate::link::{Arrival, Parcel};
+use line::Line;
+pub(super) use line::{Contact, first_contact};
+pub(super) use runs::Finished;
+use runs::Runs;
+
+/// Runs that end where they begin, in one turn. The rest waits for the next, so that others are heard in between.
+const AT_ONCE: usize = 1024;
+/// Events that are taken in one turn.
+const EVENTS: usize = 4096;
+/// How often the coordinator is told how steals go, at the most.
+const TELL_STEALS: Span = Span::from_millis(250);
+/// How long a worker that is stopped waits until the coordinator knows what it gives back.
+const PARTING: Span = Span::from_secs(2);
+
+/// What the coordinator gets at the end of the turn.
+#[derive(Default)]
+struct Post {
+    others: Vec<Message>,
+    began: Vec<Message>,
+    ended: Vec<Message>,
+    /// The last one counts.
+    want: Option<Message>,
+    packet: Packet,
+}
+
+/// Whether it is about to leave.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    No,
+    /// When all that runs has ended.
+    Drained,
+    /// At the latest then.
+    Stopped(Time),
+}
+
+/// A worker at work.
+pub(super) struct Driver {
+    options: WorkerOptions,
+    card: WorkerCard,
+    dial: Dial,
+    inbox: UnboundedReceiver<Event>,
+    sender: UnboundedSender<Event>,
+    early: Vec<Event>,
+    clock: Clock,
+    now: Time,
+    lease: Span,
+    machine: WorkerMachine,
+    /// The numbers of its capabilities and resources, and the latest life of the coordinator.
+    numbers: (Vec<u32>, Vec<u32>),
+    epoch: u64,
+    outputs: Vec<Output>,
+    line: Line,
+    generation: u64,
+    /// Tries to connect that have failed since the last that did not.
+    failures: u32,
+    heard: Time,
+    bodies: Bodies,
+    runs: Runs,
+    /// Ended where they began; the machine does not know yet.
+    at_once: VecDeque<(TaskId, u32, End)>,
+    /// What there is to say of ends that are not noted.
+    endings: FxHashMap<(u64, u32), Ending>,
+    post: Post,
+    peers: Peers,
+    leaving: Leaving,
+    steals_told: (u64, u64, Time),
+}
+
+impl Driver {
+    pub(super) fn new(
+        options: WorkerOptions,
+        card: WorkerCard,
+        dial: Dial,
+        contact: Contact,
+        inbox: UnboundedReceiver<Event>,
+        sender: UnboundedSender<Event>,
+    ) -> Result<Driver, WorkerFailure> {
+        let Contact { answer, out, generation, early } = contact;
+        let (machine, config) = new_machine(&card, &answer)?;
+        let clock = Clock::new();
+        let mut driver = Driver {
+            runs: Runs::new(&options, sender.clone()),
+            bodies: Bodies::new(options.handlers.clone()),
+            peers: Peers::new(sender.clone(), options.neighbours.clone()),
+            options,
+            card,
+            dial,
+            inbox,
+            sender,
+            early,
+            now: clock.now(),
+            clock,
+            lease: config.limits.lease,
+            machine,
+            numbers: (answer.capabilities, answer.resources),
+            epoch: answer.epoch,
+            outputs: Vec::new(),
+            line: Line::Up(out),
+            generation,
+            failures: 0,
+            heard: clock.now(),
+            at_once: VecDeque::new(),
+            endings: FxHashMap::default(),
+            post: Post::default(),
+            leaving: Leaving::No,
+            steals_told: (0, 0, Time::ZERO),
+        };
+        driver.step(Input::Connected);
+        Ok(driver)
+    }
+
+    /// Works until it leaves.
+    pub(super) async fn run(&mut self) -> Result<(), WorkerFailure> {
+        let mut batch = std::mem::take(&mut self.early);
+        let timer = tokio::time::sleep(std::time::Duration::ZERO);
+        tokio::pin!(timer);
+        loop {
+            self.turn(&mut batch)?;
+            if self.has_left() {
+                return Ok(());
+            }
+            if !self.at_once.is_empty() {
+                tokio::task::yield_now().await;
+                while batch.len() < EVENTS
+                    && let Ok(event) = self.inbox.try_recv()
+                {
+                    batch.push(event);
+                }
+                continue;
+            }
+            let wake = self.wake_at().map(|at| tokio::time::Instant::from_std(self.clock.instant(at)));
+            if let Some(at) = wake.filter(|at| *at != timer.deadline()) {
+                timer.as_mut().reset(at);
+            }
+            tokio::select! {
+                _ = self.inbox.recv_many(&mut batch, EVENTS) => {}
+                () = &mut timer, if wake.is_some() => {}
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        let leave = match self.leaving {
+            Leaving::Stopped(at) => Some(at),
+            _ => None,
+        };
+        let retry = match self.line {
+            Line::Down { retry } => Some(retry),
+            _ => None,
+        };
+        [self.machine.next_timer(), self.runs.next_wake(), leave, retry].into_iter().flatten().min()
+    }
+
+    /// One turn: all that has come, all that is due, and what follows from it.
+    fn turn(&mut self, batch: &mut Vec<Event>) -> Result<(), WorkerFailure> {
+        self.now = self.clock.now();
+        for event in batch.drain(..) {
+            self.take(event)?;
+        }
+        self.now = self.clock.now();
+        while let Some((task, attempt)) = self.runs.wake(self.now) {
+            self.at_once.push_back((task, attempt, End::Done));
+        }
+        if self.machine.next_timer().is_some_and(|at| at <= self.now) {
+            self.step(Input::Load(load()));
+        }
+        for _ in 0..AT_ONCE {
+            let Some((task, attempt, end)) = self.at_once.pop_front() else { break };
+            self.step(Input::Ended { task, attempt, end });
+        }
+        self.bodies.sweep(self.machine.waiting());
+        if self.machine.unnoted() == 0 && !self.endings.is_empty() && self.at_once.is_empty() {
+            self.endings.clear();
+        }
+        self.peers.tidy(self.now);
+        self.watch_line();
+        self.send_all();
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), WorkerFailure> {
+        match event {
+            Event::Connected { generation, outcome } => return self.connected(generation, outcome),
+            Event::Coordinator { generation, arrival } if generation == self.generation => match arrival {
+                Arrival::Parcel(parcel) => self.told(*parcel),
+                Arrival::Closed(why) => self.lost(&why),
+            },
+            Event::Coordinator { .. } => {}
+            Event::Knocked { peer, number, outcome } => self.peers.knocked(peer, number, outcome, self.now),
+            Event::Entered { peer, number, out } => self.peers.entered(peer, number, out, self.now),
+            Event::Peer { peer, arrival: Arrival::Parcel(parcel), .. } => {
+                self.peers.heard(peer, self.now);
+                self.hear_peer(peer, *parcel);
+            }
+            Event::Peer { peer, number, arrival: Arrival::Closed(_) } => {
+                if self.peers.closed(peer, number, self.now) {
+                    self.step(Input::Unreachable(peer));
+                }
+            }
+            Event::Near { from, parcel } => self.hear_peer(from, *parcel),
+            Event::Ended(finished) => {
+                if let Some((task, attempt, end, ending)) = self.runs.finished(*finished) {
+                    self.keep_ending(ending);
+                    self.step(Input::Ended { task, attempt, end });
+                }
+            }
+            Event::Wrote(shown) => self.post.packet.chunks.push(shown.take()),
+            Event::Drain => self.drain(),
+            Event::Stop => self.stop(),
+        }
+        Ok(())
+    }
+
+    fn keep_ending(&mut self, ending: Option<Ending>) {
+        if let Some(ending) = ending {
+            self.endings.insert((ending.task, ending.attempt), ending);
+        }
+    }
+
+    /// The coordinator has said something.
+    fn told(&mut self, parcel: Parcel) {
+        self.heard = self.now;
+        let Parcel { epoch, messages, packet, .. } = parcel;
+        self.bodies.learn(packet.bodies, packet.inputs, false);
+        self.peers.learn(packet.peers);
+        for look in packet.looks {
+            self.runs.look(look.task, !look.stop);
+        }
+        for message in messages {
+            if let Message::Noted(held) = &message {
+                self.endings.remove(&(held.task.to_bits(), held.attempt));
+            }
+            let welcome = matches!(message, Message::Welcome { .. });
+            self.step(Input::Told { epoch, message });
+            if welcome {
+                self.peers.known_as(self.machine.id());
+                self.epoch = self.epoch.max(epoch);
+            }
+        }
+        for relay in packet.relays {
+            match Parcel::decode(relay.packet) {
+                Ok(parcel) => self.hear_peer(WorkerId::from_bits(relay.worker), parcel),
+                Err(error) => tracing::warn!(%error, "a peer sent nonsense through the coordinator"),
+            }
+        }
+        for handle in packet.forget {
+            self.bodies.forget(handle);
+        }
+    }
+
+    fn hear_peer(&mut self, from: WorkerId, parcel: Parcel) {
+        self.bodies.learn(parcel.packet.bodies, parcel.packet.inputs, true);
+        for message in parcel.messages {
+            if is_between_peers(&message) {
+                self.step(Input::Message { from, message });
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        if self.leaving == Leaving::No {
+            self.leaving = Leaving::Drained;
+            self.post.packet.drain = true;
+            self.step(Input::Drain);
+        }
+    }
+
+    fn stop(&mut self) {
+        self.drain();
+        self.leaving = Leaving::Stopped(self.now + PARTING);
+        self.runs.kill_all();
+    }
+
+    /// Whether there is nothing left to do here.
+    fn has_left(&self) -> bool {
+        let idle = self.runs.is_empty() && self.at_once.is_empty();
+        match self.leaving {
+            Leaving::No => false,
+            _ if self.machine.id().is_none() => idle,
+            Leaving::Drained => idle && self.machine.holds().next().is_none() && self.machine.unnoted() == 0,
+            Leaving::Stopped(at) => {
+                let known = self.machine.unnoted() == 0 || !matches!(self.line, Line::Up(_));
+                idle && known || at <= self.now
+            }
+        }
+    }
+
+    // ---- what the machine wants ----
+
+    fn step(&mut self, input: Input) {
+        self.now = self.clock.now();
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.machine.step(self.now, input, &mut outputs);
+        let mut began = None;
+        for output in outputs.drain(..) {
+            match output {
+                Output::Send { to: Party::Coordinator, message } => match message {
+                    Message::Began(_) => self.post.began.extend(began.replace(message)),
+                    Message::Ended { held, .. } => {
+                        if let Some(ending) = self.endings.get(&(held.task.to_bits(), held.attempt)) {
+                            self.post.packet.endings.push(ending.clone());
+                        }
+                        self.post.ended.push(message);
+                    }
+                    Message::Want { .. } => self.post.want = Some(message),
+                    _ => self.post.others.push(message),
+                },
+                Output::Send { to: Party::Worker(peer), message } => {
+                    let parcel = self.peers.parcel(peer, self.now);
+                    if let Message::Offer { orders, .. } = &message {
+                        self.bodies.pack(orders, &mut parcel.packet);
+                    }
+                    parcel.messages.push(message);
+                }
+                Output::Run(order) => {
+                    let began = began.take();
+                    if !self.begin(&order) {
+                        self.post.began.extend(began);
+                    }
+                }
+                Output::Stop { held, cause } => {
+                    if let Some((task, attempt, end)) = self.runs.stop(held, cause) {
+                        self.at_once.push_back((task, attempt, end));
+                    }
+                }
+            }
+        }
+        self.post.began.extend(began);
+        self.outputs = outputs;
+    }
+
+    /// Begins a task; whether it has ended already.
+    fn begin(&mut self, order: &filch_core::wire::Order) -> bool {
+        let (task, attempt) = (order.held.task, order.held.attempt);
+        let found = self.bodies.begin(order);
+        if matches!(self.leaving, Leaving::Stopped(_)) {
+            self.at_once.push_back((task, attempt, End::GivenBack));
+            return true;
+        }
+        let started = match found {
+            Some((prepared, input)) => self.runs.start(order, &prepared, input, self.now),
+            None => runs::Started::Failed("what is to be done did not come with the task".to_owned(), true),
+        };
+        let ending = |fill: &dyn Fn(&mut Ending)| {
+            let mut ending = Ending { task: task.to_bits(), attempt, ..Ending::default() };
+            fill(&mut ending);
+            Some(ending)
+        };
+        let (end, ending) = match started {
+            runs::Started::Runs => return false,
+            runs::Started::Done(result) if result.is_empty() => (End::Done, None),
+            runs::Started::Done(result) => (End::Done, ending(&|ending| ending.result = Bytes::clone(&result))),
+            runs::Started::Failed(error, retry) => {
+                (End::Failed { retry }, ending(&|ending| ending.error.clone_from(&error)))
+            }
+        };
+        self.keep_ending(ending);
+        self.at_once.push_back((task, attempt, end));
+        true
+    }
+
+    // ---- the end of the turn ----
+
+    fn send_all(&mut self) {
+        loop {
+            let relays = match self.line {
+                Line::Up(_) => Some(&mut self.post.packet.relays),
+                _ => None,
+            };
+            let unreachable = self.peers.post(self.now, relays);
+            if unreachable.is_empty() {
+                break;
+            }
+            for peer in unreachable {
+                self.step(Input::Unreachable(peer));
+            }
+        }
+        let Post { others: mut messages, mut began, mut ended, want, mut packet } = std::mem::take(&mut self.post);
+        let Line::Up(out) = &self.line else { return };
+        messages.append(&mut began);
+        messages.append(&mut ended);
+        messages.extend(want);
+        if messages.is_empty() && packet == Packet::default() {
+            return;
+        }
+        let told = (self.machine.telemetry().total().attempts, self.peers.relayed);
+        let (attempts, relayed, at) = self.steals_told;
+        if told != (attempts, relayed) && self.now.since(at) >= TELL_STEALS {
+            let steals = Steals { relayed: told.1, ..Steals::from(self.machine.telemetry().total()) };
+            packet.steals = Some(Box::new(steals));
+            self.steals_told = (told.0, told.1, self.now);
+        }
+        let mut parcel = Parcel::of(packet);
+        parcel.messages = messages;
+        if !out.send(parcel) {
+            self.lost("it takes nothing any more");
+        }
+    }
+}
+
+/// A machine for a worker that a coordinator has let in.
+fn new_machine(card: &WorkerCard, answer: &Answer) -> Result<(WorkerMachine, Config), WorkerFailure> {
+    let config = Config::from_yaml(&answer.config, "coordinator")
+        .map_err(|errors| WorkerFailure::Config(errors.to_string()))?
+        .config;
+    let few = || WorkerFailure::Config("it does not number all that this worker has".to_owned());
+    if answer.capabilities.len() != card.capabilities.len() || answer.resources.len() != card.resources.len() {
+        return Err(few());
+    }
+    let resources = answer.resources.iter().zip(&card.resources);
+    let spec = WorkerSpec {
+        tag: answer.tag,
+        capabilities: answer.capabilities.iter().map(|id| CapabilityId(*id)).collect::<CapabilitySet>(),
+        resources: Vector::new(resources.map(|(id, amount)| (ResourceId(*id), Amount::from_f64(amount.amount)))),
+        slots: card.slots,
+        ..WorkerSpec::default()
+    };
+    Ok((WorkerMachine::new(&config, spec, fastrand::u64(..)), config))
+}

@@ -1,0 +1,168 @@
+//! The line of a worker to its coordinator: made, lost, and made again for as long as it takes.
+
+use filch_core::wire::talk::{Answer, Role, WorkerCard};
+use filch_core::worker::Input;
+use filch_core::{Span, Time};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use super::{Driver, Leaving, new_machine};
+use crate::dial::{Dial, DialError};
+use crate::link::Outgoing;
+use crate::worker::{Event, WorkerFailure, WorkerOptions};
+
+/// How a worker stands with its coordinator.
+pub(in crate::worker) enum Line {
+    /// Connected.
+    Up(Outgoing),
+    /// On the way; lost already, if the other side has gone before the connection was seen here.
+    Dialing { gone: bool },
+    /// Tries again then.
+    Down { retry: Time },
+}
+
+/// A coordinator that has let a worker in.
+pub(in crate::worker) struct Contact {
+    pub(super) answer: Answer,
+    pub(super) out: Outgoing,
+    pub(super) generation: u64,
+    /// What came meanwhile.
+    pub(super) early: Vec<Event>,
+}
+
+/// Dials until somebody answers; nothing if the worker is to leave before that.
+pub(in crate::worker) async fn first_contact(
+    dial: &Dial,
+    card: &WorkerCard,
+    options: &WorkerOptions,
+    inbox: &mut UnboundedReceiver<Event>,
+    sender: &UnboundedSender<Event>,
+) -> Result<Option<Contact>, WorkerFailure> {
+    let mut early = Vec::new();
+    let mut generation = 0;
+    loop {
+        generation += 1;
+        let connecting = dial.connect(Role::Worker(card.clone()), deliver(sender.clone(), generation));
+        tokio::pin!(connecting);
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut connecting => break outcome,
+                event = inbox.recv() => match event {
+                    Some(Event::Drain | Event::Stop) | None => return Ok(None),
+                    Some(event) => early.push(event),
+                },
+            }
+        };
+        let pause = match outcome {
+            Ok((answer, out)) => return Ok(Some(Contact { answer, out, generation, early })),
+            Err(DialError::Refused(why)) => return Err(WorkerFailure::Refused(why)),
+            Err(DialError::Again(why)) => {
+                let pause = options.backoff.pause(generation as u32);
+                tracing::warn!(%why, ?pause, "no coordinator yet");
+                pause
+            }
+        };
+        let pausing = tokio::time::sleep(pause);
+        tokio::pin!(pausing);
+        loop {
+            tokio::select! {
+                () = &mut pausing => break,
+                event = inbox.recv() => match event {
+                    Some(Event::Drain | Event::Stop) | None => return Ok(None),
+                    Some(event) => early.push(event),
+                },
+            }
+        }
+    }
+}
+
+fn deliver(
+    inbox: UnboundedSender<Event>,
+    generation: u64,
+) -> impl Fn(crate::link::Arrival) -> bool + Send + Sync + 'static {
+    move |arrival| inbox.send(Event::Coordinator { generation, arrival }).is_ok()
+}
+
+impl Driver {
+    /// The coordinator was reached, or not.
+    pub(super) fn connected(
+        &mut self,
+        generation: u64,
+        outcome: Result<(Answer, Outgoing), DialError>,
+    ) -> Result<(), WorkerFailure> {
+        let Line::Dialing { gone } = self.line else { return Ok(()) };
+        if generation != self.generation {
+            return Ok(());
+        }
+        let why = match outcome {
+            Err(DialError::Refused(why)) => return Err(WorkerFailure::Refused(why)),
+            Err(DialError::Again(why)) => why,
+            Ok(_) if gone => "it closed the connection at once".to_owned(),
+            Ok((answer, out)) => return self.reattach(&answer, out),
+        };
+        self.failures += 1;
+        let pause = self.options.backoff.pause(self.failures);
+        tracing::warn!(%why, ?pause, "no coordinator");
+        self.line = Line::Down { retry: self.now + Span(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)) };
+        Ok(())
+    }
+
+    fn reattach(&mut self, answer: &Answer, out: Outgoing) -> Result<(), WorkerFailure> {
+        let numbers = (answer.capabilities.clone(), answer.resources.clone());
+        if numbers != self.numbers || answer.epoch < self.epoch {
+            // It has forgotten everything, and knows nothing of what runs here.
+            tracing::warn!("this is another coordinator, or it has lost its store: beginning anew");
+            self.runs.clear();
+            self.at_once.clear();
+            self.endings.clear();
+            self.peers.known_as(None);
+            let (machine, config) = new_machine(&self.card, answer)?;
+            (self.machine, self.lease) = (machine, config.limits.lease);
+            self.numbers = numbers;
+            self.epoch = answer.epoch;
+        }
+        tracing::info!("connected again");
+        self.failures = 0;
+        self.line = Line::Up(out);
+        self.heard = self.now;
+        self.step(Input::Connected);
+        if self.leaving != Leaving::No {
+            self.post.packet.drain = true;
+            self.step(Input::Drain);
+        }
+        Ok(())
+    }
+
+    /// The connection is gone.
+    pub(super) fn lost(&mut self, why: &str) {
+        match &mut self.line {
+            Line::Up(_) => {
+                tracing::warn!(why, "lost the coordinator");
+                self.bodies.disconnected();
+                self.line = Line::Down { retry: self.now };
+            }
+            Line::Dialing { gone } => *gone = true,
+            Line::Down { .. } => {}
+        }
+    }
+
+    /// Looks whether the line is still good, and makes a new one if it is time.
+    pub(super) fn watch_line(&mut self) {
+        if matches!(self.line, Line::Up(_)) && self.now.since(self.heard) > self.lease {
+            self.lost("it has not answered for a whole lease");
+        }
+        let Line::Down { retry } = self.line else { return };
+        if retry > self.now {
+            return;
+        }
+        self.generation += 1;
+        self.line = Line::Dialing { gone: false };
+        let (dial, sender, generation) = (self.dial.clone(), self.sender.clone(), self.generation);
+        let known = self.machine.id().map(filch_core::WorkerId::to_bits);
+        let role = Role::Worker(WorkerCard { known, ..self.card.clone() });
+        tokio::spawn(async move {
+            let outcome = dial.connect(role, deliver(sender.clone(), generation)).await;
+            // Nobody listens any more if the worker has ended.
+            let _ = sender.send(Event::Connected { generation, outcome });
+        });
+    }
+}

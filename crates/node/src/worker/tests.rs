@@ -1,0 +1,1 @@
+//! Workers with a coordinator made of nothing but sockets.
