@@ -413,21 +413,14 @@ mod tests {
                     journal.apply(&Record::ElementsSettled { job, from, to, status, cause, at }, Detail::None);
                 }
                 kind => {
-                    let Some(&id) = journal.tasks.keys().nth(rng.below(journal.tasks.len().max(1)))
-                    else {
+                    let Some(&id) = journal.tasks.keys().nth(rng.below(journal.tasks.len().max(1))) else {
                         continue;
                     };
                     let attempt = journal.tasks[&id].attempt + 1;
                     let record = match kind {
                         6 => Record::Assigned { task: id, attempt, worker: WorkerId::from_bits(step), at },
                         7 => Record::Retrying { task: id, attempt, retries: 2, until: Time(step) },
-                        _ => Record::Settled {
-                            task: id,
-                            attempt,
-                            status: Status::Failed,
-                            cause: Cause::Reported,
-                            at,
-                        },
+                        _ => Record::Settled { task: id, attempt, status: Status::Failed, cause: Cause::Reported, at },
                     };
                     journal.apply(&record, Detail::None);
                 }

@@ -254,10 +254,7 @@ impl Explanation {
             failures: explanation
                 .failures
                 .into_iter()
-                .map(|(id, cause)| Refused {
-                    worker: worker(id),
-                    why: cause.words().unwrap_or("it failed").to_owned(),
-                })
+                .map(|(id, cause)| Refused { worker: worker(id), why: cause.words().unwrap_or("it failed").to_owned() })
                 .collect(),
         }
     }
@@ -292,8 +289,7 @@ impl Translator<'_> {
 
     fn refused_by(&self, refusals: Refusals) -> Vec<Refused> {
         let refused = refusals.classes.into_iter();
-        let refused =
-            refused.map(|(id, lack)| Refused { worker: self.labels.worker(id), why: self.labels.lack(lack) });
+        let refused = refused.map(|(id, lack)| Refused { worker: self.labels.worker(id), why: self.labels.lack(lack) });
         let more = (refusals.more > 0).then(|| Refused {
             worker: format!("{} more classes", refusals.more),
             why: "they are too many to be listed".to_owned(),

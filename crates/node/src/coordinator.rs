@@ -36,6 +36,7 @@ use crate::dial::{self, Deliver, Doorway};
 use crate::door::{Admitted, Door};
 use crate::link::{Arrival, Outgoing, attach};
 use crate::store::{Place, Shard, SqliteStore, Store};
+use crate::view::StatsView;
 
 /// Items that are taken in one turn at the most, so that nobody waits for long.
 const TURN: usize = 4096;
@@ -100,6 +101,7 @@ enum Item {
     Arrival { connection: u64, arrival: Arrival },
     Stored { turn: u64, begun: Time, outcome: Result<Place, crate::store::Error> },
     Answered { connection: u64, id: u64, answer: Later },
+    Stats(oneshot::Sender<StatsView>),
     Stop,
 }
 
@@ -127,6 +129,19 @@ impl Inbox {
 
     pub(crate) fn answered(&self, connection: u64, id: u64, answer: Later) {
         let _ = self.0.send(Item::Answered { connection, id, answer });
+    }
+}
+
+/// Looks at a coordinator.
+#[derive(Clone)]
+pub struct Observer(Inbox);
+
+impl Observer {
+    /// Its figures; none if it has ended.
+    pub async fn stats(&self) -> Option<StatsView> {
+        let (answer, answered) = oneshot::channel();
+        self.0.0.send(Item::Stats(answer)).ok()?;
+        answered.await.ok()
     }
 }
 
@@ -158,6 +173,12 @@ impl Coordinator {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Somebody who looks at it.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer(self.inbox.clone())
     }
 
     /// How somebody in the same process connects.
@@ -295,6 +316,7 @@ fn take(desk: &mut Desk, item: Item) -> Result<bool, Failure> {
             desk.durable(turn, begun, place.0);
         }
         Item::Answered { connection, id, answer } => desk.answered(connection, id, answer),
+        Item::Stats(answer) => drop(answer.send(desk.stats())),
         Item::Stop => return Ok(false),
     }
     Ok(true)

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod admin;
 pub mod clock;
 pub mod coordinator;
 pub mod detect;

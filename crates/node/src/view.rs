@@ -191,4 +191,6 @@ pub struct StatsView {
     pub steal_report: String,
     /// Messages between peers that went through the coordinator because they could not reach each other.
     pub relayed: u64,
+    /// Bytes that wait for the store.
+    pub store_pending_bytes: u64,
 }

@@ -60,11 +60,11 @@ pub(crate) use keys::Keys;
 pub(crate) use needs::SharedNeeds;
 pub(crate) use place::Wish;
 pub(crate) use ready::{LEVELS, Ready};
+pub use restore::attempt_in_life;
 pub(crate) use slab::{Interner, Slab};
 pub(crate) use state::{Array, ArrayPlace, Class, Job, QueueKey, Shortage, Signature, Worker, queue_key};
 pub(crate) use tasks::{Flags, OrderKey, State, Tasks};
 pub(crate) use timers::{Timer, Timers};
-pub use restore::attempt_in_life;
 pub use view::JobFigures;
 
 /// The job of tasks that name none.

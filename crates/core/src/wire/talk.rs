@@ -475,4 +475,3 @@ impl From<&Steals> for StealStats {
         }
     }
 }
-

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use filch_core::coordinator::{Coordinator as Machine, Input, Output};
 use filch_core::journal::Detail;
 use filch_core::names::{NameError, Sort};
+use filch_core::steal::StealStats;
 use filch_core::wire::talk::{
     Body, Ended, Ending, Input as ElementInput, KeyNote, NewName, Packet, Page, Peer, Relay, Reply, Said, Submitted,
     WorkerCard, WorkerNote,
 };
-use filch_core::steal::StealStats;
 use filch_core::wire::{Group, Message};
 use filch_core::{
     Action, Amount, CapabilityId, CapabilitySet, Config, Held, JobId, Names, Record, ResourceId, Span, Status, TaskId,
@@ -25,13 +25,13 @@ use prost::Message as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Failure;
+use super::Inbox;
 use super::bodies::Bodies;
 use super::chores::Chores;
 use super::history::{Item as Past, Keeper, Outcome};
 use super::jobs::Jobs;
 use super::keys::Keys;
 use super::recover::{EndColumns, Folded};
-use super::Inbox;
 use crate::clock::Clock;
 use crate::link::{Outgoing, Parcel};
 use crate::store::{BlobChange, BlobId, Entry, Epoch, Shard, Store};
@@ -404,7 +404,14 @@ impl Desk {
         self.past.push(Past::Worker { id: worker.to_bits(), name: Arc::clone(&name) });
         self.worker_names.insert(Arc::clone(&name), worker);
         tracing::info!(worker = %name, id = %worker, "joined");
-        self.seats[at] = Some(Seat { id: worker, name, connection: Some(connection), card, steals: StealStats::default(), relayed: 0 });
+        self.seats[at] = Some(Seat {
+            id: worker,
+            name,
+            connection: Some(connection),
+            card,
+            steals: StealStats::default(),
+            relayed: 0,
+        });
     }
 
     pub(super) fn restore_seat(&mut self, worker: WorkerId, name: &str) {
@@ -415,7 +422,8 @@ impl Desk {
         let name: Arc<str> = name.into();
         self.worker_names.insert(Arc::clone(&name), worker);
         let card = Box::new(WorkerCard { name: name.to_string(), ..WorkerCard::default() });
-        self.seats[at] = Some(Seat { id: worker, name, connection: None, card, steals: StealStats::default(), relayed: 0 });
+        self.seats[at] =
+            Some(Seat { id: worker, name, connection: None, card, steals: StealStats::default(), relayed: 0 });
     }
 
     pub(super) fn unseat(&mut self, worker: WorkerId) {
@@ -545,7 +553,9 @@ impl Desk {
             }
             Message::Digest(peers) => {
                 for peer in peers {
-                    let Some(seat) = self.seat(peer.worker).filter(|seat| !seat.card.address.is_empty()) else { continue };
+                    let Some(seat) = self.seat(peer.worker).filter(|seat| !seat.card.address.is_empty()) else {
+                        continue;
+                    };
                     let peer = Peer {
                         worker: peer.worker.to_bits(),
                         address: seat.card.address.clone(),

@@ -315,7 +315,8 @@ impl History {
     fn write_rows(&mut self) -> rusqlite::Result<()> {
         let transaction = self.db.transaction()?;
         for card in self.cards.drain(..) {
-            let sql = "insert into jobs (number, card) values (?, ?) on conflict (number) do update set card = excluded.card";
+            let sql =
+                "insert into jobs (number, card) values (?, ?) on conflict (number) do update set card = excluded.card";
             transaction.prepare_cached(sql)?.execute(params![card.number.cast_signed(), card.encode_to_vec()])?;
         }
         for (id, name) in self.workers.drain(..) {
@@ -359,11 +360,7 @@ impl History {
         self.select_job(sql, number).map_err(|error| Error::sqlite(&self.path, error))
     }
 
-    fn select_job(
-        &self,
-        sql: &str,
-        number: u64,
-    ) -> rusqlite::Result<Option<(JobCard, Option<u64>, Option<Progress>)>> {
+    fn select_job(&self, sql: &str, number: u64) -> rusqlite::Result<Option<(JobCard, Option<u64>, Option<Progress>)>> {
         let mut statement = self.db.prepare_cached(sql)?;
         let found = statement.query_row(params![number.cast_signed()], |row| {
             let card: Vec<u8> = row.get(0)?;
@@ -467,11 +464,12 @@ mod tests {
     fn all(dir: &Path) -> (Vec<Outcome>, u64) {
         let mut history = History::open(&dir.join("history.db"), Duration::from_secs(3600)).unwrap();
         let mut found = Vec::new();
-        history.tasks(3, 0..=i64::MAX as u64, |one| {
-            found.push(one);
-            true
-        })
-        .unwrap();
+        history
+            .tasks(3, 0..=i64::MAX as u64, |one| {
+                found.push(one);
+                true
+            })
+            .unwrap();
         (found, history.place)
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use filch_core::wire::talk::{Ending, JobCard, Progress, Said};
 use filch_core::told::{Explanation, Labels, RestExplanation};
+use filch_core::wire::talk::{Ending, JobCard, Progress, Said};
 use filch_core::{JobId, KeyId, Lack, ResourceId, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
@@ -32,7 +32,8 @@ impl Desk {
             Query::Tasks { job, status, limit } => return self.tasks_query(connection, id, job, status, limit),
             Query::Task { job, index } => return self.task_query(connection, id, job, index),
             Query::Workers => {
-                let mut views: Vec<WorkerView> = self.seats.iter().flatten().map(|seat| self.worker_view(seat)).collect();
+                let mut views: Vec<WorkerView> =
+                    self.seats.iter().flatten().map(|seat| self.worker_view(seat)).collect();
                 views.sort_by(|one, other| one.worker.cmp(&other.worker));
                 json(&views)
             }
@@ -291,7 +292,7 @@ impl Desk {
         }
     }
 
-    fn stats(&self) -> StatsView {
+    pub(super) fn stats(&self) -> StatsView {
         let mut steals = self.steals_gone.clone();
         let mut relayed = 0;
         for seat in self.seats.iter().flatten() {
@@ -311,6 +312,7 @@ impl Desk {
             steals: serde_json::to_value(&steals).unwrap_or_default(),
             steal_report: steals.to_string(),
             relayed,
+            store_pending_bytes: self.store.pending_bytes() as u64,
         }
     }
 }

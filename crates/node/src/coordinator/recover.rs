@@ -46,7 +46,9 @@ struct End {
 pub(super) enum Unreadable {
     #[error("{0}")]
     Store(#[from] Error),
-    #[error("group {place} of the journal cannot be read: {what}; keep a copy of the directory, and use the filch that wrote it")]
+    #[error(
+        "group {place} of the journal cannot be read: {what}; keep a copy of the directory, and use the filch that wrote it"
+    )]
     Page { place: u64, what: String },
 }
 
@@ -89,7 +91,8 @@ impl Folded {
         self.jobs.count_from(page.last_job);
         let mut items = Vec::new();
         for NewName { sort, name } in page.names {
-            let sort = *Sort::ALL.get(sort as usize).ok_or_else(|| wrong(format!("there are no names of sort {sort}")))?;
+            let sort =
+                *Sort::ALL.get(sort as usize).ok_or_else(|| wrong(format!("there are no names of sort {sort}")))?;
             self.names.number(sort, &name).map_err(|error| wrong(error.to_string()))?;
         }
         for WorkerNote { worker, name } in page.workers {
@@ -193,7 +196,8 @@ impl Folded {
         }
         let mut workers: Vec<_> = self.workers.iter().collect();
         workers.sort();
-        page.workers = workers.iter().map(|(id, name)| WorkerNote { worker: id.to_bits(), name: (*name).clone() }).collect();
+        page.workers =
+            workers.iter().map(|(id, name)| WorkerNote { worker: id.to_bits(), name: (*name).clone() }).collect();
         let open = self.jobs.iter().filter(|job| job.done_at.is_none());
         page.jobs = open.map(|job| JobCard { progress: Some(job.progress.clone()), ..job.card.clone() }).collect();
         page.keys = self.keys.notes();

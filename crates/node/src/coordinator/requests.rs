@@ -7,8 +7,8 @@ use filch_core::wire::talk::{
     Array, Ask, Chunk, Graph, JobCard, Logs, Look, Name, Part, Parts, Refused, Request, Said, Submit, Submitted, Terms,
     Watch,
 };
-use prost::Message as _;
 use filch_core::{Action, Event, GraphTask, JobId, Refusal, Span, TaskId, TaskSpec};
+use prost::Message as _;
 
 use super::desk::{Desk, Watched};
 use super::history::Item as Past;
@@ -276,11 +276,7 @@ impl Desk {
         Ok(Submitted { job: number, task: 0 })
     }
 
-    fn put_submission(
-        &mut self,
-        event: Event,
-        mut each: impl FnMut(&mut Desk, TaskId, u64),
-    ) -> Result<Accepted, No> {
+    fn put_submission(&mut self, event: Event, mut each: impl FnMut(&mut Desk, TaskId, u64)) -> Result<Accepted, No> {
         self.put_submission_with(event, |desk, action| {
             if let Action::Accepted { task, payload } = *action {
                 each(desk, task, payload);
@@ -289,11 +285,7 @@ impl Desk {
     }
 
     /// Puts a submission to the machine; `each` sees what it answers before any of it is carried out.
-    fn put_submission_with(
-        &mut self,
-        event: Event,
-        mut each: impl FnMut(&mut Desk, &Action),
-    ) -> Result<Accepted, No> {
+    fn put_submission_with(&mut self, event: Event, mut each: impl FnMut(&mut Desk, &Action)) -> Result<Accepted, No> {
         let mut outputs = Vec::new();
         self.machine.step(self.now, Input::Event(event), &mut outputs);
         let mut accepted = Accepted::default();

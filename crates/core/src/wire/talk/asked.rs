@@ -370,4 +370,3 @@ pub struct Ended {
     #[prost(uint32, tag = "12")]
     pub hops: u32,
 }
-
