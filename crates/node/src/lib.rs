@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod admin;
+pub mod client;
 pub mod clock;
 pub mod coordinator;
 pub mod detect;

@@ -1,0 +1,291 @@
+//! The task that owns the connection of a client: what is asked goes out in one parcel per turn, and what comes back goes to
+//! whoever asked.
+
+use std::time::{Duration, Instant};
+
+use filch_core::wire::talk::{
+    Ask, ClientCard, Ended, LARGEST_PACKET, Packet, Parts, Refused, Reply, Request, Role, Said, Submit,
+};
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+
+use super::{ClientError, ClientOptions};
+use crate::dial::{Dial, DialError};
+use crate::link::{Arrival, Outgoing, Parcel};
+
+/// The most that one request may weigh.
+pub(super) const LARGEST: usize = LARGEST_PACKET / 8 * 7;
+/// What goes into one parcel, about.
+const PARCEL: usize = 4 << 20;
+/// Orders that are taken in one turn.
+const ORDERS: usize = 4096;
+
+/// What the clerk is told.
+pub(super) enum Order {
+    /// Ask this.
+    Ask { id: u64, pending: Pending },
+    /// Nobody wants to hear more of a request.
+    Stop(u64),
+    /// Something came.
+    Arrival { generation: u64, arrival: Arrival },
+    /// Nobody is left.
+    Close,
+}
+
+/// A request that is not over.
+pub(super) enum Pending {
+    /// Answered once.
+    Once { ask: Ask, reply: oneshot::Sender<Result<Said, ClientError>> },
+    /// A single task that somebody waits for.
+    Single { ask: Ask, reply: oneshot::Sender<Result<Box<Ended>, ClientError>> },
+    /// Answered again and again.
+    Follow { ask: Ask, stream: UnboundedSender<Result<Said, ClientError>>, submitted: bool },
+}
+
+impl Pending {
+    fn ask(&self) -> &Ask {
+        match self {
+            Pending::Once { ask, .. } | Pending::Single { ask, .. } | Pending::Follow { ask, .. } => ask,
+        }
+    }
+
+    /// It will not be answered. Whoever asked may have gone meanwhile.
+    fn fail(self, error: ClientError) {
+        match self {
+            Pending::Once { reply, .. } => drop(reply.send(Err(error))),
+            Pending::Single { reply, .. } => drop(reply.send(Err(error))),
+            Pending::Follow { stream, .. } => drop(stream.send(Err(error))),
+        }
+    }
+}
+
+/// About how many bytes a request has.
+fn weight(ask: &Ask) -> usize {
+    match ask {
+        Ask::Submit(submit) => 256 + submission_weight(submit),
+        Ask::Query(text) | Ask::Drain(text) => 64 + text.len(),
+        _ => 64,
+    }
+}
+
+fn submission_weight(submit: &Submit) -> usize {
+    match &submit.parts {
+        Some(Parts::Single(part)) => part.work.len(),
+        Some(Parts::Graph(graph)) => graph.parts.iter().map(|part| 256 + part.work.len() + 4 * part.after.len()).sum(),
+        Some(Parts::Array(array)) => {
+            let inputs: usize = array.inputs.iter().map(|input| input.len() + 4).sum();
+            inputs + array.part.as_ref().map_or(0, |part| part.work.len())
+        }
+        None => 0,
+    }
+}
+
+/// Refuses what cannot be sent.
+pub(super) fn check_size(submit: &Submit) -> Result<(), ClientError> {
+    let weight = submission_weight(submit);
+    if weight > LARGEST { Err(ClientError::TooLarge(weight)) } else { Ok(()) }
+}
+
+/// The clerk.
+pub(super) struct Clerk {
+    dial: Dial,
+    options: ClientOptions,
+    sender: UnboundedSender<Order>,
+    inbox: UnboundedReceiver<Order>,
+    line: Option<Outgoing>,
+    generation: u64,
+    pending: FxHashMap<u64, Pending>,
+    requests: Vec<Request>,
+    weight: usize,
+    closed: bool,
+}
+
+impl Clerk {
+    pub(super) async fn connect(
+        dial: Dial,
+        options: ClientOptions,
+        sender: UnboundedSender<Order>,
+        inbox: UnboundedReceiver<Order>,
+    ) -> Result<Clerk, ClientError> {
+        let patience = options.connect_for;
+        let mut clerk = Clerk {
+            dial,
+            options,
+            sender,
+            inbox,
+            line: None,
+            generation: 0,
+            pending: FxHashMap::default(),
+            requests: Vec::new(),
+            weight: 0,
+            closed: false,
+        };
+        clerk.dial(patience).await?;
+        Ok(clerk)
+    }
+
+    /// Connects, and tries again for a while.
+    async fn dial(&mut self, patience: Duration) -> Result<(), DialError> {
+        let began = Instant::now();
+        let mut failures = 0;
+        loop {
+            self.generation += 1;
+            let (generation, sender) = (self.generation, self.sender.clone());
+            let deliver = move |arrival| sender.send(Order::Arrival { generation, arrival }).is_ok();
+            let role = Role::Client(ClientCard { name: self.options.name.clone() });
+            match self.dial.connect(role, deliver).await {
+                Ok((_, out)) => {
+                    self.line = Some(out);
+                    return Ok(());
+                }
+                Err(error @ DialError::Refused(_)) => return Err(error),
+                Err(error) => {
+                    failures += 1;
+                    let pause = self.options.backoff.pause(failures);
+                    if began.elapsed() + pause > patience {
+                        return Err(error);
+                    }
+                    tracing::warn!(%error, ?pause, "no coordinator");
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut batch = Vec::new();
+        loop {
+            if self.inbox.recv_many(&mut batch, ORDERS).await == 0 {
+                return;
+            }
+            for order in batch.drain(..) {
+                self.take(order);
+            }
+            self.flush();
+            if self.closed {
+                return;
+            }
+            if self.line.is_none() && !self.pending.is_empty() {
+                self.reconnect().await;
+            }
+        }
+    }
+
+    fn take(&mut self, order: Order) {
+        match order {
+            Order::Ask { id, pending } => {
+                if self.line.is_some() {
+                    self.request(id, pending.ask().clone());
+                }
+                self.pending.insert(id, pending);
+            }
+            Order::Stop(id) => {
+                if self.pending.remove(&id).is_some() && self.line.is_some() {
+                    self.request(id, Ask::Stop(id));
+                }
+            }
+            Order::Arrival { generation, arrival } if generation == self.generation => match arrival {
+                Arrival::Parcel(parcel) => {
+                    for reply in parcel.packet.replies {
+                        self.replied(reply);
+                    }
+                }
+                Arrival::Closed(_) => self.line = None,
+            },
+            Order::Arrival { .. } => {}
+            Order::Close => self.closed = true,
+        }
+    }
+
+    fn request(&mut self, id: u64, ask: Ask) {
+        let weight = weight(&ask);
+        if self.weight + weight > PARCEL {
+            self.flush();
+        }
+        self.weight += weight;
+        self.requests.push(Request { id, ask: Some(ask) });
+    }
+
+    fn flush(&mut self) {
+        self.weight = 0;
+        let requests = std::mem::take(&mut self.requests);
+        if requests.is_empty() {
+            return;
+        }
+        if let Some(out) = &self.line
+            && !out.send(Parcel::of(Packet { requests, ..Packet::default() }))
+        {
+            self.line = None;
+        }
+    }
+
+    /// Connects again and asks again what was not answered, in the order it was asked.
+    async fn reconnect(&mut self) {
+        if let Err(error) = self.dial(self.options.reconnect_for).await {
+            for (_, pending) in self.pending.drain() {
+                pending.fail(ClientError::Lost(error.to_string()));
+            }
+            return;
+        }
+        let mut ids: Vec<u64> = self.pending.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(ask) = self.pending.get(&id).map(|pending| pending.ask().clone()) {
+                self.request(id, ask);
+            }
+        }
+        self.flush();
+    }
+
+    fn replied(&mut self, reply: Reply) {
+        let Reply { id, said: Some(said) } = reply else { return };
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        if let Said::Refused(Refused { why, retry_after_nanos }) = said {
+            let retry_after = retry_after_nanos.map(Duration::from_nanos);
+            if let Some(pending) = self.pending.remove(&id) {
+                pending.fail(ClientError::Refused { why, retry_after });
+            }
+            return;
+        }
+        match pending {
+            Pending::Once { .. } => {
+                if let Some(Pending::Once { reply, .. }) = self.pending.remove(&id) {
+                    // Whoever asked may have gone meanwhile; so everywhere below.
+                    let _ = reply.send(Ok(said));
+                }
+            }
+            Pending::Single { reply, .. } => match said {
+                Said::Ended(ended) => {
+                    if let Some(Pending::Single { reply, .. }) = self.pending.remove(&id) {
+                        let _ = reply.send(Ok(ended));
+                    }
+                }
+                _ if reply.is_closed() => {
+                    self.pending.remove(&id);
+                    self.request(id, Ask::Stop(id));
+                }
+                _ => {}
+            },
+            Pending::Follow { stream, submitted, ask } => {
+                // After a break it is said again.
+                if matches!(said, Said::Submitted(_)) && std::mem::replace(submitted, true) {
+                    return;
+                }
+                let over = match &said {
+                    Said::JobDone(_) | Said::Done(_) => true,
+                    Said::Ended(_) => is_single(ask),
+                    _ => false,
+                };
+                let _ = stream.send(Ok(said));
+                if over {
+                    self.pending.remove(&id);
+                }
+            }
+        }
+    }
+}
+
+fn is_single(ask: &Ask) -> bool {
+    matches!(ask, Ask::Submit(submit) if matches!(submit.parts, Some(Parts::Single(_))))
+}

@@ -1,0 +1,1 @@
+//! Clients with a coordinator made of nothing but a door.
