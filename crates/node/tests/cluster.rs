@@ -1,0 +1,120 @@
+//! Coordinator, workers and clients together, over real sockets and in one process.
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Cluster, array_of, call_of, shell};
+use filch_core::wire::talk::{Said, Submit};
+use filch_node::view::{JobView, Query, TaskView, WorkerView};
+
+/// Follows a job to its end: how many tasks ended in which way.
+async fn finish(follow: &mut filch_node::client::Follow) -> (u64, u64, usize) {
+    let mut each = 0;
+    while let Some(said) = follow.next().await {
+        match said.unwrap() {
+            Said::Ended(_) => each += 1,
+            Said::JobDone(progress) => return (progress.completed, progress.failed, each),
+            _ => {}
+        }
+    }
+    panic!("it never ended");
+}
+
+#[tokio::test]
+async fn an_array_of_functions_runs_to_its_end() {
+    for near in [true, false] {
+        let cluster = Cluster::start(near, 2).await;
+        let client = cluster.client().await;
+        let (submitted, mut follow) = client.submit_and_follow(array_of(call_of("noop"), 1000)).await.unwrap();
+        assert_eq!(finish(&mut follow).await, (1000, 0, 1000));
+        let job: JobView = client.query(&Query::Job { job: submitted.job }).await.unwrap();
+        assert_eq!((job.state.as_str(), job.tasks, job.completed), ("completed", 1000, 1000));
+        cluster.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_brings_back_its_bytes() {
+    let cluster = Cluster::start(false, 1).await;
+    let client = cluster.client().await;
+    assert_eq!(client.call("echo", "hello").await.unwrap(), Bytes::from("hello"));
+    let error = client.call("nonsense", "").await.unwrap_err();
+    assert!(error.to_string().contains("nonsense"), "{error}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn programs_run_and_what_they_wrote_is_kept() {
+    let cluster = Cluster::start(false, 1).await;
+    let client = cluster.client().await;
+    let work = shell("echo out $FILCH_TASK; echo err >&2; test $FILCH_TASK != 12");
+    let mut submit = array_of(work, 3);
+    common::number_from(&mut submit, 11);
+    let (submitted, mut follow) = client.submit_and_follow(submit).await.unwrap();
+    assert_eq!(finish(&mut follow).await, (2, 1, 3));
+    let tasks: Vec<TaskView> =
+        client.query(&Query::Tasks { job: submitted.job, status: None, limit: 10 }).await.unwrap();
+    let ends: Vec<(i64, &str)> = tasks.iter().map(|task| (task.number, task.status.as_str())).collect();
+    assert_eq!(ends, [(11, "completed"), (12, "failed"), (13, "completed")]);
+    let task: TaskView = client.query(&Query::Task { job: submitted.job, index: 1 }).await.unwrap();
+    assert_eq!((task.exit_code, task.worker.as_deref()), (Some(1), Some("w0")));
+    assert_eq!(common::logs(&client, submitted.job, 2).await, ("out 13\n".to_owned(), "err\n".to_owned()));
+    let workers: Vec<WorkerView> = client.query(&Query::Workers).await.unwrap();
+    assert_eq!(workers.len(), 1);
+    assert!(workers[0].connected && workers[0].completed == 2, "{workers:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_not_finished_goes_on_after_a_restart() {
+    let mut cluster = Cluster::start(false, 0).await;
+    let client = cluster.client().await;
+    let job = client.submit(array_of(call_of("noop"), 500)).await.unwrap();
+    for number in 0..50 {
+        client.submit(common::single(call_of("echo"), &number.to_string())).await.unwrap();
+    }
+    drop(client);
+    cluster.restart().await;
+    cluster.add_worker().await;
+    let client = cluster.client().await;
+    let mut follow = client.watch(job.job, false).await.unwrap();
+    assert_eq!(finish(&mut follow).await.0, 500);
+    common::until("all single tasks are done", || async {
+        let stats: filch_node::view::StatsView = client.query(&Query::Stats).await.unwrap();
+        stats.unsettled == 0
+    })
+    .await;
+    // And once more: nothing is left, and the past is known.
+    drop(client);
+    cluster.restart().await;
+    let client = cluster.client().await;
+    let view: JobView = client.query(&Query::Job { job: job.job }).await.unwrap();
+    assert_eq!((view.completed, view.state.as_str()), (500, "completed"));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_same_submission_twice_is_one() {
+    let cluster = Cluster::start(false, 1).await;
+    let client = cluster.client().await;
+    let submit = Submit { key: Bytes::from("mine"), ..array_of(call_of("noop"), 10) };
+    let first = client.submit(submit.clone()).await.unwrap();
+    let again = client.submit(submit).await.unwrap();
+    assert_eq!(first, again);
+    let jobs: Vec<JobView> = client.query(&Query::Jobs { limit: 10 }).await.unwrap();
+    assert_eq!(jobs.len(), 1);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_killed_loses_nothing() {
+    let mut cluster = Cluster::start(false, 2).await;
+    let client = cluster.client().await;
+    let (_, mut follow) = client.submit_and_follow(array_of(shell("sleep 0.05"), 60)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cluster.kill_worker(0);
+    assert_eq!(finish(&mut follow).await.0, 60);
+    cluster.stop().await;
+}
