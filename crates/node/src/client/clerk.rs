@@ -95,6 +95,8 @@ pub(super) struct Clerk {
     inbox: UnboundedReceiver<Order>,
     line: Option<Outgoing>,
     generation: u64,
+    /// When the connection was lost, and how often it was made in vain since; until something comes over a new one.
+    lost: Option<(Instant, u32)>,
     pending: FxHashMap<u64, Pending>,
     requests: Vec<Request>,
     weight: usize,
@@ -116,19 +118,18 @@ impl Clerk {
             inbox,
             line: None,
             generation: 0,
+            lost: None,
             pending: FxHashMap::default(),
             requests: Vec::new(),
             weight: 0,
             closed: false,
         };
-        clerk.dial(patience).await?;
+        clerk.dial(Instant::now(), 0, patience).await?;
         Ok(clerk)
     }
 
     /// Connects, and tries again for a while.
-    async fn dial(&mut self, patience: Duration) -> Result<(), DialError> {
-        let began = Instant::now();
-        let mut failures = 0;
+    async fn dial(&mut self, began: Instant, mut failures: u32, patience: Duration) -> Result<(), DialError> {
         loop {
             self.generation += 1;
             let (generation, sender) = (self.generation, self.sender.clone());
@@ -187,6 +188,7 @@ impl Clerk {
             }
             Order::Arrival { generation, arrival } if generation == self.generation => match arrival {
                 Arrival::Parcel(parcel) => {
+                    self.lost = None;
                     for reply in parcel.packet.replies {
                         self.replied(reply);
                     }
@@ -222,7 +224,19 @@ impl Clerk {
 
     /// Connects again and asks again what was not answered, in the order it was asked.
     async fn reconnect(&mut self) {
-        if let Err(error) = self.dial(self.options.reconnect_for).await {
+        let (since, failures) = self.lost.unwrap_or((Instant::now(), 0));
+        self.lost = Some((since, failures + 1));
+        let patience = self.options.reconnect_for;
+        let mut outcome = Err(DialError::Again("it closes every connection".to_owned()));
+        if failures == 0 || since.elapsed() < patience {
+            // The first time at once; one that brought nothing is not made again without a pause.
+            if failures > 0 {
+                tokio::time::sleep(self.options.backoff.pause(failures)).await;
+            }
+            outcome = self.dial(since, failures, patience).await;
+        }
+        if let Err(error) = outcome {
+            self.lost = None;
             for (_, pending) in self.pending.drain() {
                 pending.fail(ClientError::Lost(error.to_string()));
             }

@@ -248,6 +248,7 @@ impl Driver {
     /// The coordinator has said something.
     fn told(&mut self, parcel: Parcel) {
         self.heard = self.now;
+        self.failures = 0;
         let Parcel { epoch, messages, packet, .. } = parcel;
         self.bodies.learn(packet.bodies, packet.inputs, false);
         self.peers.learn(packet.peers);

@@ -100,9 +100,8 @@ impl Driver {
             Ok((answer, out)) => return self.reattach(&answer, out),
         };
         self.failures += 1;
-        let pause = self.options.backoff.pause(self.failures);
-        tracing::warn!(%why, ?pause, "no coordinator");
-        self.line = Line::Down { retry: self.now + Span(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)) };
+        tracing::warn!(%why, "no coordinator");
+        self.line = self.down();
         Ok(())
     }
 
@@ -121,7 +120,8 @@ impl Driver {
             self.epoch = answer.epoch;
         }
         tracing::info!("connected again");
-        self.failures = 0;
+        // One that says nothing counts as no connection.
+        self.failures += 1;
         self.line = Line::Up(out);
         self.heard = self.now;
         self.step(Input::Connected);
@@ -132,13 +132,19 @@ impl Driver {
         Ok(())
     }
 
+    /// Not connected, and not before a pause: those who lost the same coordinator do not all come back at once.
+    fn down(&self) -> Line {
+        let pause = self.options.backoff.pause(self.failures.max(1));
+        Line::Down { retry: self.now + Span(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)) }
+    }
+
     /// The connection is gone.
     pub(super) fn lost(&mut self, why: &str) {
         match &mut self.line {
             Line::Up(_) => {
                 tracing::warn!(why, "lost the coordinator");
                 self.bodies.disconnected();
-                self.line = Line::Down { retry: self.now };
+                self.line = self.down();
             }
             Line::Dialing { gone } => *gone = true,
             Line::Down { .. } => {}
