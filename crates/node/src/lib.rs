@@ -13,6 +13,7 @@ pub mod detect;
 pub mod dial;
 pub mod door;
 pub mod exec;
+pub mod fill;
 pub mod link;
 pub mod secure;
 pub mod store;

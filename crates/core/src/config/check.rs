@@ -82,9 +82,14 @@ impl Findings {
                 Value::Bool(value) => Some(Json::Bool(*value)),
                 _ => self.expected(node, path, "expects true or false", bool_help(node)),
             },
-            Shape::Text => match &node.value {
-                Value::Text(text) => Some(Json::from(text.as_str())),
-                _ => self.expected(node, path, "expects text", Some("put it in quotes".to_owned())),
+            Shape::Text => self.text(node, "expects text", path),
+            Shape::TextOrInteger => match &node.value {
+                Value::Int(value) => Some(Json::from(value.to_string())),
+                _ => self.text(node, "expects text or a whole number", path),
+            },
+            Shape::TextOrList(items) => match &node.value {
+                Value::List(_) => self.list(node, items, path),
+                _ => self.text(node, "expects text or a list", path),
             },
             Shape::Free => None,
         }
@@ -142,6 +147,13 @@ impl Findings {
         let place = key_path(path, name);
         self.marks.insert(place.clone(), Marks { key: key.mark, value: value.mark });
         Some((name, place))
+    }
+
+    fn text(&mut self, node: &Node, expected: &str, path: &str) -> Option<Json> {
+        match &node.value {
+            Value::Text(text) => Some(Json::from(text.as_str())),
+            _ => self.expected(node, path, expected, Some("put it in quotes".to_owned())),
+        }
     }
 
     fn table(&mut self, node: &Node, values: &'static Json, path: &str) -> Option<Json> {

@@ -74,8 +74,8 @@ fn type_words(schema: &'static Json) -> String {
         Shape::Choice(_) => "name".to_owned(),
         Shape::ChoiceOrSection(..) => "policy".to_owned(),
         Shape::Table(_) => "names with a policy each".to_owned(),
-        Shape::List(_) => "list".to_owned(),
-        Shape::Text => "text".to_owned(),
+        Shape::List(_) | Shape::TextOrList(_) => "list".to_owned(),
+        Shape::Text | Shape::TextOrInteger => "text".to_owned(),
         Shape::Section(_) | Shape::Free => "section".to_owned(),
     }
 }

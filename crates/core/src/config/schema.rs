@@ -88,6 +88,10 @@ pub(super) enum Shape {
     Bool,
     /// Any text.
     Text,
+    /// Text, or a whole number that stands for its digits.
+    TextOrInteger,
+    /// Text, or a list of parts of this schema.
+    TextOrList(&'static Json),
     /// One of the words of [`choices`].
     Choice(&'static Json),
     /// A word, or a section that begins with that word.
@@ -113,6 +117,8 @@ pub(super) fn shape(schema: &'static Json) -> Shape {
     let types: Vec<&str> = types(schema).filter(|name| *name != "null").collect();
     match types.as_slice() {
         ["string", "number"] => Shape::Span(schema),
+        ["string", "integer"] => Shape::TextOrInteger,
+        ["string", "array"] => schema.get("items").map_or(Shape::Free, Shape::TextOrList),
         ["integer"] => Shape::Integer(schema),
         ["number"] => Shape::Number(schema),
         ["boolean"] => Shape::Bool,
