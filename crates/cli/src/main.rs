@@ -5,7 +5,10 @@
 mod completions;
 mod config_command;
 mod demo;
+mod job;
+mod live;
 mod output;
+mod run;
 mod sim_command;
 
 use std::process::ExitCode;
@@ -28,6 +31,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(Box<run::Args>),
     Demo(demo::Args),
     Sim(sim_command::Args),
     Config(config_command::Args),
@@ -36,6 +40,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Sim(args) => sim_command::run(&args),
         Command::Config(args) => config_command::run(args),

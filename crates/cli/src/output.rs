@@ -45,6 +45,16 @@ pub(crate) fn warning(message: &str) {
     complain(&format!("{WARNING}warning:{WARNING:#} {}\n", printable(message)));
 }
 
+/// Writes a line about how things go to standard error.
+pub(crate) fn note(message: &str) {
+    complain(&format!("{}\n", printable(message)));
+}
+
+/// Writes lines that are fit for a terminal to standard error.
+pub(crate) fn report(text: &str) {
+    complain(text);
+}
+
 /// Writes the problems of a configuration to standard error.
 pub(crate) fn config_errors(errors: &ConfigErrors) {
     let [error, place, margin] = [ERROR, PLACE, MARGIN].map(|style| style.render().to_string());

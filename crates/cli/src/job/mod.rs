@@ -1,0 +1,73 @@
+//! What `run`, `submit` and `spawn` share: from options and files to a submission, and what each of its tasks is called.
+//!
+//! Reads files and this process's surroundings; sends nothing.
+
+mod amounts;
+mod args;
+mod command;
+mod file;
+mod graph;
+mod inputs;
+pub(crate) mod joblog;
+mod plan;
+mod terms;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use filch_core::config::ConfigErrors;
+
+pub(crate) use amounts::{Lasting, Resource, Size};
+pub(crate) use args::{JobArgs, Surroundings};
+pub(crate) use plan::{Plan, Tasks};
+
+use crate::output;
+
+/// What is wrong with how a command was called, and the next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    message: String,
+    help: Option<String>,
+}
+
+impl Usage {
+    pub(crate) fn new(message: impl Into<String>) -> Usage {
+        Usage { message: message.into(), help: None }
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Usage {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Why there is no job.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    Usage(Usage),
+    /// A job file is wrong.
+    File(ConfigErrors),
+}
+
+impl From<Usage> for Refusal {
+    fn from(usage: Usage) -> Refusal {
+        Refusal::Usage(usage)
+    }
+}
+
+impl Refusal {
+    /// Says it, and what to exit with.
+    pub(crate) fn complain(&self) -> ExitCode {
+        match self {
+            Refusal::Usage(usage) => output::error_lines(&usage.message, usage.help.as_deref()),
+            Refusal::File(errors) => output::config_errors(errors),
+        }
+        ExitCode::from(2)
+    }
+}

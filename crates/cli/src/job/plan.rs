@@ -1,0 +1,405 @@
+//! A job that is ready to be submitted, and what is known of each of its tasks here: its number, its name, its command.
+
+use std::borrow::Cow;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use filch_core::wire::talk::{Array, Graph, LARGEST_PACKET, Part, Parts, Submit, Terms, Work};
+use filch_node::fill::Filling;
+use prost::Message as _;
+
+use super::Usage;
+use super::command::Command;
+use super::inputs::Inputs;
+
+/// A submission and its tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// What the job is called.
+    pub(crate) name: String,
+    pub(crate) tasks: Tasks,
+}
+
+/// The tasks of a job. Knows those that are left out, so that positions in the submission lead to the tasks they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Tasks {
+    shape: Shape,
+    /// Positions of those that are submitted; all, without.
+    left: Option<Vec<u32>>,
+}
+
+#[derive(Clone, Debug)]
+enum Shape {
+    Alike(Box<Alike>),
+    Graph(Vec<Node>),
+}
+
+/// Tasks that differ by their number and input.
+#[derive(Clone, Debug)]
+pub(super) struct Alike {
+    pub(super) command: Command,
+    pub(super) work: Work,
+    pub(super) terms: Terms,
+    pub(super) first: i64,
+    pub(super) step: i64,
+    pub(super) count: u32,
+    pub(super) inputs: Option<Inputs>,
+}
+
+/// A task of a graph.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) command: Command,
+    pub(super) work: Work,
+    pub(super) terms: Terms,
+    pub(super) after: Vec<u32>,
+}
+
+impl Alike {
+    fn number(&self, position: u32) -> i64 {
+        self.first + self.step * i64::from(position)
+    }
+
+    fn filling(&self, position: u32) -> Filling<'_> {
+        let input = self.inputs.as_ref().and_then(|inputs| inputs.each.get(position as usize)).map(|bytes| &bytes[..]);
+        Filling::new(self.number(position), position, self.work.input(), input)
+    }
+
+    fn command(&self, position: u32) -> Cow<'_, Command> {
+        if self.work.placeholders {
+            Cow::Owned(self.command.filled(&self.filling(position)))
+        } else {
+            Cow::Borrowed(&self.command)
+        }
+    }
+
+    fn part(&self, work: &Work) -> Part {
+        let mut terms = self.terms.clone();
+        if terms.kind.is_empty() {
+            terms.kind = self.command.kind();
+        }
+        Part { terms: Some(terms), work: Bytes::from(work.encode_to_vec()), ..Part::default() }
+    }
+
+    /// Neighbours, as one array.
+    fn array(&self, from: u32, count: u32) -> Array {
+        let first = self.number(from);
+        let work = Work { first, ..self.work.clone() };
+        let range = from as usize..from as usize + count as usize;
+        let inputs = self.inputs.as_ref().map_or_else(Vec::new, |inputs| inputs.each[range].to_vec());
+        Array { part: Some(self.part(&work)), count, inputs, first, step: self.step }
+    }
+
+    /// One of them, as a task of its own.
+    fn single(&self, position: u32) -> Part {
+        let program = self.command(position).program();
+        let (first, placeholders) = (self.number(position), false);
+        let input = self.inputs.as_ref().and_then(|inputs| inputs.each.get(position as usize)).cloned();
+        let mut work = Work { program: Some(program), first, step: 0, placeholders, input: 0, ..self.work.clone() };
+        if let Some(input) = input {
+            work.env.push(super::args::variable("FILCH_INPUT", &String::from_utf8_lossy(&input)));
+        }
+        Part { name: first.to_string(), ..self.part(&work) }
+    }
+}
+
+impl Tasks {
+    /// How many there are to be run.
+    pub(crate) fn len(&self) -> u32 {
+        match (&self.left, &self.shape) {
+            (Some(left), _) => left.len() as u32,
+            (None, _) => self.all(),
+        }
+    }
+
+    /// How many there are, those that are left out included.
+    pub(crate) fn all(&self) -> u32 {
+        match &self.shape {
+            Shape::Alike(alike) => alike.count,
+            Shape::Graph(nodes) => nodes.len() as u32,
+        }
+    }
+
+    /// The position among all of what stands at `index` of the submission.
+    pub(crate) fn position(&self, index: u32) -> u32 {
+        match &self.left {
+            Some(left) => left.get(index as usize).copied().unwrap_or(index),
+            None => index,
+        }
+    }
+
+    /// What people call the task at a position: its number in an array, or its place in a graph.
+    pub(crate) fn number(&self, position: u32) -> i64 {
+        match &self.shape {
+            Shape::Alike(alike) => alike.number(position),
+            Shape::Graph(_) => i64::from(position) + 1,
+        }
+    }
+
+    /// Its name, if it has one.
+    pub(crate) fn name(&self, position: u32) -> Option<&str> {
+        match &self.shape {
+            Shape::Alike(_) => None,
+            Shape::Graph(nodes) => nodes.get(position as usize).map(|node| node.name.as_str()),
+        }
+    }
+
+    /// Its command on one line.
+    pub(crate) fn command(&self, position: u32) -> String {
+        match &self.shape {
+            Shape::Alike(alike) => alike.command(position).show(),
+            Shape::Graph(nodes) => nodes.get(position as usize).map_or_else(String::new, |node| node.command.show()),
+        }
+    }
+
+    /// The names of those that it waits for.
+    pub(crate) fn after(&self, position: u32) -> Vec<&str> {
+        match &self.shape {
+            Shape::Alike(_) => Vec::new(),
+            Shape::Graph(nodes) => {
+                let after = nodes.get(position as usize).map_or(&[][..], |node| &node.after);
+                after.iter().filter_map(|parent| self.name(*parent)).collect()
+            }
+        }
+    }
+}
+
+impl Plan {
+    pub(super) fn alike(name: String, alike: Alike) -> Plan {
+        Plan { name, tasks: Tasks { shape: Shape::Alike(Box::new(alike)), left: None } }
+    }
+
+    pub(super) fn graph(name: String, nodes: Vec<Node>) -> Plan {
+        Plan { name, tasks: Tasks { shape: Shape::Graph(nodes), left: None } }
+    }
+
+    /// Leaves out what is done.
+    pub(crate) fn leave_out(&mut self, done: impl Fn(u32) -> bool) {
+        self.tasks.left = Some((0..self.tasks.all()).filter(|position| !done(*position)).collect());
+    }
+
+    /// What is submitted.
+    pub(crate) fn submit(&self) -> Submit {
+        let (parts, summary) = match &self.tasks.shape {
+            Shape::Alike(alike) => (self.alike_parts(alike), alike.command.show()),
+            Shape::Graph(nodes) => {
+                (self.graph_parts(nodes), format!("{} tasks that depend on each other", nodes.len()))
+            }
+        };
+        Submit { key: new_key(), name: self.name.clone(), parts: Some(parts), summary, ..Submit::default() }
+    }
+
+    fn alike_parts(&self, alike: &Alike) -> Parts {
+        let Some(left) = &self.tasks.left else { return Parts::Array(alike.array(0, alike.count)) };
+        let neighbours =
+            left.first().zip(left.last()).is_some_and(|(first, last)| (last - first) as usize == left.len() - 1);
+        match left.first() {
+            // What speaks of positions would get others.
+            Some(first) if neighbours && !(alike.command.speaks_of_position() && *first > 0) => {
+                Parts::Array(alike.array(*first, left.len() as u32))
+            }
+            _ => Parts::Graph(Graph { parts: left.iter().map(|position| alike.single(*position)).collect() }),
+        }
+    }
+
+    fn graph_parts(&self, nodes: &[Node]) -> Parts {
+        let all: Vec<u32>;
+        let left = match &self.tasks.left {
+            Some(left) => left,
+            None => {
+                all = (0..nodes.len() as u32).collect();
+                &all
+            }
+        };
+        let parts = left.iter().filter_map(|position| nodes.get(*position as usize)).map(|node| {
+            // What is done need not be waited for.
+            let after =
+                node.after.iter().filter_map(|parent| left.binary_search(parent).ok()).map(|at| at as u32).collect();
+            let work = Bytes::from(node.work.encode_to_vec());
+            Part { terms: Some(node.terms.clone()), work, name: node.name.clone(), after }
+        });
+        Parts::Graph(Graph { parts: parts.collect() })
+    }
+
+    /// Refuses what cannot be sent in one piece.
+    pub(super) fn check_weight(&self) -> Result<(), Usage> {
+        let inputs = match &self.tasks.shape {
+            Shape::Alike(alike) => {
+                alike.inputs.as_ref().map_or(0, |inputs| inputs.each.iter().map(|one| one.len() + 5).sum())
+            }
+            Shape::Graph(nodes) => {
+                nodes.iter().map(|node| node.work.encoded_len() + node.terms.encoded_len() + 4 * node.after.len()).sum()
+            }
+        };
+        let most = LARGEST_PACKET - (2 << 20);
+        if inputs > most {
+            let message =
+                format!("the job weighs {} MiB, and at most {} can be submitted at once", inputs >> 20, most >> 20);
+            return Err(Usage::new(message)
+                .help("split it into several, or give the tasks names of files instead of what is in them"));
+        }
+        Ok(())
+    }
+}
+
+/// A number that no other submission has.
+fn new_key() -> Bytes {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let key = u128::from(fastrand::u64(..)) << 64 ^ u128::from(std::process::id()) << 96 ^ now;
+    Bytes::copy_from_slice(&key.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use filch_core::wire::talk::{InputSort, Program};
+
+    use super::*;
+    use crate::job::{JobArgs, Refusal, Surroundings};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        job: JobArgs,
+    }
+
+    fn plan(words: &[&str]) -> Result<Plan, String> {
+        let line = Line::try_parse_from([&["run"], words].concat()).map_err(|error| error.to_string())?;
+        line.job.plan(&Surroundings::default()).map_err(|refusal| match refusal {
+            Refusal::Usage(usage) => usage.to_string(),
+            Refusal::File(errors) => errors.to_string(),
+        })
+    }
+
+    fn array(plan: &Plan) -> (Array, Work) {
+        let Some(Parts::Array(array)) = plan.submit().parts else { panic!("no array") };
+        let work = Work::decode(array.part.as_ref().unwrap().work.clone()).unwrap();
+        (array, work)
+    }
+
+    fn words(work: &Work) -> Vec<String> {
+        match &work.program {
+            Some(Program::Argv(words)) => {
+                words.words.iter().map(|word| String::from_utf8(word.to_vec()).unwrap()).collect()
+            }
+            Some(Program::Shell(script)) => vec![String::from_utf8(script.to_vec()).unwrap()],
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn commands(plan: &Plan) -> Vec<String> {
+        (0..plan.tasks.len()).map(|index| plan.tasks.command(plan.tasks.position(index))).collect()
+    }
+
+    #[test]
+    fn an_array_counts_and_says_what_it_needs() {
+        let options = "--array 5-9:2 --cpus 2 --memory 1.5G --resource licence=1 --key db=3 --timeout 2m --retries 4 --exclusive --type build --priority 5 --env A=b";
+        let line: Vec<&str> = options.split(' ').chain(["--", "/bin/echo", "{}", "-n"]).collect();
+        let plan = plan(&line).unwrap();
+        let (array, work) = array(&plan);
+        assert_eq!((array.first, array.step, array.count, array.inputs.len()), (5, 2, 3, 0));
+        assert_eq!((work.first, work.step, work.placeholders), (5, 2, true));
+        assert_eq!(words(&work), ["/bin/echo", "{}", "-n"]);
+        let terms = array.part.unwrap().terms.unwrap();
+        let amounts: Vec<(&str, f64)> = terms.resources.iter().map(|one| (one.name.as_str(), one.amount)).collect();
+        assert_eq!(amounts, [("cpus", 2.0), ("memory", 1.5 * 1024.0 * 1024.0 * 1024.0), ("licence", 1.0)]);
+        assert_eq!((terms.kind.as_str(), terms.task_type.as_str(), terms.exclusive), ("echo", "build", true));
+        assert_eq!((terms.key.as_deref(), terms.key_limit, terms.retries), (Some("db"), Some(3), Some(4)));
+        assert_eq!((terms.timeout_nanos, terms.priority), (Some(120_000_000_000), Some(5)));
+        assert_eq!(work.env[0].name, "A");
+        assert_eq!(commands(&plan), ["/bin/echo 5 -n", "/bin/echo 7 -n", "/bin/echo 9 -n"]);
+    }
+
+    #[test]
+    fn inputs_without_a_place_become_the_last_argument() {
+        let lines = plan(&["gzip", "-9", ":::", "a b", "c"]).unwrap();
+        let (array, work) = array(&lines);
+        assert_eq!((array.count, work.input()), (2, InputSort::Line));
+        assert_eq!(words(&work), ["gzip", "-9", "{}"]);
+        assert_eq!(commands(&lines), ["gzip -9 'a b'", "gzip -9 c"]);
+        assert_eq!(commands(&plan(&["echo", "x{}", "{n}", ":::", "a"]).unwrap()), ["echo xa 1"]);
+        assert_eq!(commands(&plan(&["--shell", "--", "wc -l", ":::", "a b"]).unwrap()), ["wc -l 'a b'"]);
+    }
+
+    #[test]
+    fn a_single_command_keeps_its_braces() {
+        let plan = plan(&["--", "find", ".", "-exec", "ls", "{}", ";"]).unwrap();
+        let (array, work) = array(&plan);
+        assert_eq!((array.count, work.placeholders), (1, false));
+        assert_eq!(commands(&plan), ["find . -exec ls {} ';'"]);
+    }
+
+    #[test]
+    fn what_is_done_is_left_out_and_the_rest_keeps_its_numbers() {
+        let mut resumed = plan(&["--array", "10-19", "--", "echo", "{n}"]).unwrap();
+        resumed.leave_out(|position| position < 7);
+        let (rest, work) = array(&resumed);
+        assert_eq!((rest.first, rest.count, work.first), (17, 3, 17));
+        assert_eq!(commands(&resumed), ["echo 17", "echo 18", "echo 19"]);
+        let mut holes = plan(&["--array", "10-14", "--", "echo", "{n}", "{i}"]).unwrap();
+        holes.leave_out(|position| position % 2 == 0);
+        let Some(Parts::Graph(graph)) = holes.submit().parts else { panic!("no graph") };
+        let works: Vec<Work> = graph.parts.iter().map(|part| Work::decode(part.work.clone()).unwrap()).collect();
+        assert_eq!(works.iter().map(|work| (work.first, work.step)).collect::<Vec<_>>(), [(11, 0), (13, 0)]);
+        assert_eq!(words(&works[1]), ["echo", "13", "3"]);
+        assert_eq!((holes.tasks.position(1), holes.tasks.number(3)), (3, 13));
+        // What speaks of positions is not moved.
+        let mut moved = plan(&["--array", "1-3", "--", "echo", "{i}"]).unwrap();
+        moved.leave_out(|position| position == 0);
+        assert!(matches!(moved.submit().parts, Some(Parts::Graph(_))));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_what_was_meant() {
+        let cases: [(&[&str], &str); 8] = [
+            (&[], "there is no command to run"),
+            (&["--array", "3-1", "--", "x"], "write `1-3`"),
+            (&["--memory", "lots", "--", "x"], "a size is a number"),
+            (&["--arry", "1-3", "--", "x"], "--array"),
+            (&["--array", "1-3", "--each-line", "x", "--", "x"], "cannot be used with"),
+            (&["x", ":::", "a", ":::", "b"], "`:::` stands twice"),
+            (&["--priority", "9", "--", "x"], "from 1 (least) to 5"),
+            (&["--pin", "a", "--to", "b", "--", "x"], "not both"),
+        ];
+        for (words, expected) in cases {
+            let wrong = plan(words).unwrap_err();
+            assert!(wrong.contains(expected), "{words:?}: {wrong}");
+        }
+    }
+
+    #[test]
+    fn fields_that_an_input_lacks_are_told() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), r#"[{"name":"a","size":{"x":1}},{"name":"b"}]"#).unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(commands(&plan(&["--each-json", path, "--", "echo", "{name}"]).unwrap()), ["echo a", "echo b"]);
+        let wrong = plan(&["--each-json", path, "--", "echo", "{size.x}"]).unwrap_err();
+        assert_eq!(wrong, "input 2 has no field `size.x`, which the command names");
+    }
+
+    #[test]
+    fn job_files_become_graphs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "name: all\ndefaults: { retries: 2, env: { A: x } }\ntasks:\n  - { name: last, command: [cat, a], after: [shard], retries: 0 }\n  - { name: shard, command: 'echo {n}', array: 3-4, after: first }\n  - { name: first, command: 'true', memory: 1024 }\n";
+        std::fs::write(file.path(), text).unwrap();
+        let plan = plan(&["--file", file.path().to_str().unwrap(), "--priority", "2"]).unwrap();
+        assert_eq!(plan.name, "all");
+        assert_eq!(commands(&plan), ["cat a", "echo 3", "echo 4", "true"]);
+        let Some(Parts::Graph(graph)) = plan.submit().parts else { panic!("no graph") };
+        let after: Vec<&[u32]> = graph.parts.iter().map(|part| part.after.as_slice()).collect();
+        assert_eq!(after, [&[1u32, 2][..], &[3], &[3], &[]]);
+        let names: Vec<&str> = graph.parts.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["last", "shard[3]", "shard[4]", "first"]);
+        let terms: Vec<&Terms> = graph.parts.iter().map(|part| part.terms.as_ref().unwrap()).collect();
+        assert_eq!(terms.iter().map(|terms| terms.retries).collect::<Vec<_>>(), [Some(0), Some(2), Some(2), Some(2)]);
+        assert!(terms.iter().all(|terms| terms.priority == Some(2)));
+        assert_eq!((terms[3].resources[0].name.as_str(), terms[3].resources[0].amount), ("memory", 1024.0));
+        // What is done need not be waited for.
+        let mut rest = plan.clone();
+        rest.leave_out(|position| position == 3 || position == 1);
+        let Some(Parts::Graph(graph)) = rest.submit().parts else { panic!("no graph") };
+        let after: Vec<&[u32]> = graph.parts.iter().map(|part| part.after.as_slice()).collect();
+        assert_eq!(after, [&[1u32][..], &[]]);
+    }
+}

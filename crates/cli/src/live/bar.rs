@@ -1,0 +1,116 @@
+//! The bar at the bottom of a terminal while a job runs; lines now and then where there is no terminal and it is wished.
+
+use std::time::{Duration, Instant};
+
+use filch_core::wire::talk::Progress;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::tally::Tally;
+use crate::output;
+
+/// How often a line is written where there is no terminal.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// How a job goes, for those who look on.
+pub(super) struct Bar {
+    bar: ProgressBar,
+    /// Lines instead, and when the last was written.
+    lines: Option<Instant>,
+    total: u64,
+    /// What the coordinator counted last.
+    told: Progress,
+}
+
+impl Bar {
+    pub(super) fn new(total: u64, wished: bool, unwished: bool) -> Bar {
+        let terminal = console::Term::stderr().is_term();
+        let bar = if terminal && !unwished {
+            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
+            bar.set_style(style());
+            bar.enable_steady_tick(Duration::from_millis(250));
+            bar
+        } else {
+            ProgressBar::hidden()
+        };
+        let lines = (wished && !unwished && !terminal).then(Instant::now);
+        Bar { bar, lines, total, told: Progress::default() }
+    }
+
+    pub(super) fn show(&mut self, progress: &Progress) {
+        if progress.total > self.total {
+            // Running tasks may have asked for more.
+            self.total = progress.total;
+            self.bar.set_length(self.total);
+        }
+        self.told = progress.clone();
+        self.draw(ended_of(progress));
+    }
+
+    /// A task ended; the coordinator's own count may come later.
+    pub(super) fn ended(&mut self, tally: &Tally) {
+        let (done, failed) = (tally.completed, tally.failed);
+        if done > self.told.completed || failed > self.told.failed {
+            self.told.completed = done.max(self.told.completed);
+            self.told.failed = failed.max(self.told.failed);
+            self.told.stolen = self.told.stolen.max(tally.stolen);
+            self.draw(ended_of(&self.told));
+        }
+    }
+
+    fn draw(&mut self, ended: u64) {
+        self.bar.set_position(ended.min(self.total));
+        if !self.bar.is_hidden() {
+            self.bar.set_message(counts(&self.told));
+        }
+        if let Some(last) = &mut self.lines
+            && last.elapsed() >= EVERY
+        {
+            *last = Instant::now();
+            output::note(&format!("{ended} of {}: {}", self.total, counts(&self.told)));
+        }
+    }
+
+    /// Does something that writes to the terminal.
+    pub(super) fn pause<T>(&self, write: impl FnOnce() -> T) -> T {
+        if self.bar.is_hidden() { write() } else { self.bar.suspend(write) }
+    }
+
+    pub(super) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn style() -> ProgressStyle {
+    let template = "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg} · {per_sec}, {eta} left";
+    ProgressStyle::with_template(template)
+        .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("█▉░"))
+}
+
+fn ended_of(progress: &Progress) -> u64 {
+    progress.completed + progress.failed + progress.cancelled + progress.skipped
+}
+
+/// The counts in words; what is 0 and seldom is left out.
+fn counts(progress: &Progress) -> String {
+    let mut text = format!("running {} · done {} · failed {}", progress.running, progress.completed, progress.failed);
+    for (count, word) in [(progress.cancelled, "cancelled"), (progress.skipped, "skipped")] {
+        if count > 0 {
+            text += &format!(" · {word} {count}");
+        }
+    }
+    text + &format!(" · stolen {}", progress.stolen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_told_in_words() {
+        let progress = Progress { running: 2, completed: 5, failed: 1, stolen: 3, ..Progress::default() };
+        assert_eq!(counts(&progress), "running 2 · done 5 · failed 1 · stolen 3");
+        let progress = Progress { skipped: 4, ..progress };
+        assert_eq!(counts(&progress), "running 2 · done 5 · failed 1 · skipped 4 · stolen 3");
+        assert_eq!(ended_of(&progress), 10);
+    }
+}

@@ -1,0 +1,268 @@
+//! A job as it is seen while it runs and when it is over: a bar, the outputs of its tasks, a log, a summary.
+//!
+//! Fed with what the coordinator says. Takes no decisions and keeps, for a million tasks, no more than for ten.
+
+mod bar;
+mod sink;
+mod summary;
+mod tally;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use filch_core::wire::talk::{Ended, Ending, Progress, Said};
+use serde_json::json;
+
+pub(crate) use sink::{Sink, Streams};
+pub(crate) use tally::Tally;
+
+use crate::job::joblog::{Done, JobLog, Line};
+use crate::job::{Plan, Tasks, Usage};
+use bar::Bar;
+
+/// How a job is followed.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct LiveArgs {
+    /// Write the outputs of each task to DIR/NUMBER.out and DIR/NUMBER.err instead of showing them.
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, help_heading = "What is shown")]
+    out: Option<PathBuf>,
+    /// Write a line for each task that ended, as GNU parallel does.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, help_heading = "What is shown")]
+    joblog: Option<PathBuf>,
+    /// Skip the tasks that the log says ended well, and go on with it.
+    #[arg(long, alias = "resume-failed", requires = "joblog", help_heading = "What is shown")]
+    resume: bool,
+    /// Show the outputs in the order of the tasks, whoever ended first.
+    #[arg(long, short = 'k', conflicts_with = "out", help_heading = "What is shown")]
+    keep_order: bool,
+    /// Print a JSON object for each task that ended, and one with a summary at the end.
+    #[arg(long, help_heading = "What is shown")]
+    pub(crate) json: bool,
+    /// Show how the job goes, even if nobody looks on at a terminal.
+    #[arg(long, overrides_with = "no_progress", help_heading = "What is shown")]
+    pub(crate) progress: bool,
+    /// Do not show how the job goes.
+    #[arg(long, overrides_with = "progress", help_heading = "What is shown")]
+    no_progress: bool,
+}
+
+impl LiveArgs {
+    /// Whether anything asks for the end of every task.
+    pub(crate) fn want_tasks(&self) -> bool {
+        self.out.is_some() || self.joblog.is_some() || self.keep_order || self.json
+    }
+
+    /// Opens the log, and leaves out of the plan what it says is done.
+    pub(crate) fn open_log(&self, plan: &mut Plan) -> Result<Option<JobLog>, Usage> {
+        let Some(path) = &self.joblog else { return Ok(None) };
+        if !self.resume {
+            return JobLog::create(path).map(Some);
+        }
+        let (log, done): (JobLog, Done) = JobLog::resume(path, &plan.tasks)?;
+        if done.count() > 0 {
+            plan.leave_out(|position| done.contains(position));
+        }
+        Ok(Some(log))
+    }
+
+    fn sink(&self) -> Result<Sink, Usage> {
+        match &self.out {
+            Some(directory) => Sink::files(directory),
+            None if self.json => Ok(Sink::Nowhere),
+            None if self.keep_order => Ok(Sink::in_order()),
+            None => Ok(Sink::Streams),
+        }
+    }
+}
+
+/// A job that is followed.
+pub(crate) struct Live<'a> {
+    tasks: &'a Tasks,
+    log: Option<JobLog>,
+    sink: Sink,
+    json: bool,
+    bar: Bar,
+    tally: Tally,
+    began: Instant,
+    /// Tasks that run at once, if it is known.
+    slots: u32,
+    latest: Progress,
+}
+
+/// How a job ended, as far as it was followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// All of its tasks ended.
+    Whole,
+    /// Somebody at the keyboard stopped it.
+    Interrupted,
+}
+
+impl<'a> Live<'a> {
+    pub(crate) fn new(args: &LiveArgs, tasks: &'a Tasks, log: Option<JobLog>, slots: u32) -> Result<Live<'a>, Usage> {
+        let bar = Bar::new(u64::from(tasks.len()), args.progress, args.no_progress);
+        Ok(Live {
+            tasks,
+            log,
+            sink: args.sink()?,
+            json: args.json,
+            bar,
+            tally: Tally::new(),
+            began: Instant::now(),
+            slots,
+            latest: Progress { total: u64::from(tasks.len()), ..Progress::default() },
+        })
+    }
+
+    /// Takes in what the coordinator says. True once the job is over.
+    pub(crate) fn said(&mut self, said: Said) -> io::Result<bool> {
+        match said {
+            Said::Progress(progress) => self.progress(progress),
+            Said::Ended(ended) => self.ended(&ended)?,
+            Said::JobDone(progress) => {
+                self.tally.agree(&progress);
+                self.progress(progress);
+                return Ok(true);
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        self.bar.show(&progress);
+        self.latest = progress;
+    }
+
+    /// How many run, as far as is known.
+    pub(crate) fn running(&self) -> u64 {
+        self.latest.running
+    }
+
+    /// Says something to whoever looks on, without disturbing the bar.
+    pub(crate) fn say(&self, text: &str) {
+        self.bar.pause(|| crate::output::note(text));
+    }
+
+    fn ended(&mut self, ended: &Ended) -> io::Result<()> {
+        let position = self.tasks.position(ended.index);
+        let number = self.tasks.number(position);
+        let tasks = self.tasks;
+        self.tally.ended(ended, || what(tasks, position));
+        self.bar.ended(&self.tally);
+        if let Some(log) = &mut self.log
+            && ended.attempts > 0
+            && ended.status != "cancelled"
+        {
+            log.append(&line(ended, position, &self.tasks.command(position)))?;
+        }
+        if self.json {
+            let object = task_json(ended, position, self.tasks, matches!(self.sink, Sink::Files(_)));
+            self.bar.pause(|| crate::output::print(&format!("{object}\n")))?;
+        }
+        let none = Ending::default();
+        let ending = ended.ending.as_deref().unwrap_or(&none);
+        let outputs = (ending.stdout.clone(), ending.stderr.clone());
+        let silent = outputs.0.is_empty() && outputs.1.is_empty() && matches!(self.sink, Sink::Streams);
+        if silent {
+            return Ok(());
+        }
+        let sink = &mut self.sink;
+        self.bar.pause(|| with_streams(|to| sink.task(ended.index, number, outputs, to)))
+    }
+
+    /// Shows what is left and the summary, and tells what to exit with.
+    pub(crate) fn finish(mut self, how: Finish) -> io::Result<ExitCode> {
+        let wall = self.began.elapsed();
+        self.bar.clear();
+        let sink = &mut self.sink;
+        with_streams(|to| sink.finish(to))?;
+        let before = u64::from(self.tasks.all() - self.tasks.len());
+        if self.json {
+            crate::output::print(&format!("{}\n", self.tally.to_json(wall, self.slots, before)))?;
+        } else {
+            crate::output::report(&summary::text(&self.tally, wall, self.slots, before));
+        }
+        Ok(match how {
+            Finish::Interrupted => ExitCode::from(130),
+            Finish::Whole if self.tally.all_well() => ExitCode::SUCCESS,
+            Finish::Whole => ExitCode::FAILURE,
+        })
+    }
+}
+
+fn with_streams(use_them: impl FnOnce(&mut Streams<'_>) -> io::Result<()>) -> io::Result<()> {
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
+    use_them(&mut Streams { out: &mut out, err: &mut err })?;
+    out.flush()
+}
+
+/// What people call a task: its name or its number, and its command.
+fn what(tasks: &Tasks, position: u32) -> String {
+    let name = tasks.name(position).map_or_else(|| format!("task {}", tasks.number(position)), str::to_owned);
+    format!("{name}: {}", shortened(&tasks.command(position), 80))
+}
+
+/// The beginning of a text that is too long.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(most.saturating_sub(1)).collect();
+    format!("{start}…")
+}
+
+fn line<'a>(ended: &'a Ended, position: u32, command: &'a str) -> Line<'a> {
+    let ending = ended.ending.as_deref();
+    let succeeded = ended.status == "completed";
+    let unknown = if succeeded { 0 } else { -1 };
+    let signal = ending.and_then(|ending| ending.signal).unwrap_or(0);
+    let exit_code = ending.and_then(|ending| ending.exit_code).unwrap_or(if signal != 0 { 0 } else { unknown });
+    let received = |ending: &Ending| ending.stdout.len() as u64 + ending.stdout_left_out;
+    Line {
+        seq: u64::from(position) + 1,
+        host: if ended.worker.is_empty() { "-" } else { &ended.worker },
+        start_s: ended.began_nanos as f64 / 1e9,
+        runtime_s: ended.ran_nanos as f64 / 1e9,
+        send: 0,
+        receive: ending.map_or(0, received),
+        // A task that ended badly without a code of its own, such as one that took too long, is no success.
+        exit_code: if exit_code == 0 && signal == 0 { unknown } else { exit_code },
+        signal,
+        command,
+    }
+}
+
+/// A task that ended, for programs.
+fn task_json(ended: &Ended, position: u32, tasks: &Tasks, in_files: bool) -> serde_json::Value {
+    let ending = ended.ending.as_deref();
+    let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
+    let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let text =
+        |bytes: Option<&Bytes>| bytes.filter(|_| !in_files).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    json!({
+        "job": ended.job,
+        "index": position,
+        "number": tasks.number(position),
+        "name": tasks.name(position),
+        "command": tasks.command(position),
+        "status": ended.status,
+        "cause": filled(&ended.cause),
+        "exit_code": ending.and_then(|ending| ending.exit_code).or((ended.status == "completed").then_some(0)),
+        "signal": ending.and_then(|ending| ending.signal),
+        "error": ending.and_then(|ending| filled(&ending.error)),
+        "worker": filled(&ended.worker),
+        "attempts": ended.attempts,
+        "hops": ended.hops,
+        "began_s": ended.began_nanos as f64 / 1e9,
+        "waited_s": seconds(ended.waited_nanos),
+        "ran_s": seconds(ended.ran_nanos),
+        "cpu_s": ending.map(|ending| seconds(ending.cpu_user_nanos + ending.cpu_system_nanos)),
+        "peak_memory": ending.map(|ending| ending.peak_memory).filter(|peak| *peak > 0),
+        "stdout": text(ending.map(|ending| &ending.stdout)),
+        "stderr": text(ending.map(|ending| &ending.stderr)),
+    })
+}
