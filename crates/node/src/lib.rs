@@ -13,7 +13,6 @@ pub mod detect;
 pub mod dial;
 pub mod door;
 pub mod exec;
-pub mod fill;
 pub mod link;
 pub mod secure;
 pub mod store;

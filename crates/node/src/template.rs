@@ -1,5 +1,6 @@
 //! Placeholders in commands: `{}` is an element's input, `{n}` its number, `{i}` its index, `{field}` and `{field.sub}`
-//! parts of a JSON input. `{{` and `}}` stand for braces.
+//! parts of a JSON input. `{{` and `}}` stand for braces. `{.}`, `{/}`, `{//}` and `{/.}` are what an input is as a path: without
+//! its extension, its last part, its directory, and its last part without extension; `{#}` is `{n}`, as in GNU parallel.
 //!
 //! Braces around anything else than a single word, and those of a shell's `${…}`, are left alone, so scripts keep theirs. A word that
 //! stands for nothing is an error and never left standing. Never runs anything.
@@ -90,13 +91,35 @@ pub fn check(work: &Work) -> Result<(), TemplateError> {
     }
 }
 
+/// Whether a text has a placeholder at all.
+#[must_use]
+pub fn has_placeholder(text: &[u8]) -> bool {
+    let mut found = false;
+    // What sees nothing wrong has nothing to say.
+    let _ = scan(text, |piece| {
+        found |= matches!(piece, Piece::Word(_));
+        Ok(())
+    });
+    found
+}
+
 impl Values<'_> {
     fn get(&self, word: &str) -> Option<Cow<'_, [u8]>> {
         let own = |text: String| Some(Cow::Owned(text.into_bytes()));
         match word {
             "" => self.input.map(Cow::Borrowed).or_else(|| own(self.number.to_string())),
-            "n" => own(self.number.to_string()),
+            "n" | "#" => own(self.number.to_string()),
             "i" => own(self.index.to_string()),
+            "." | "/" | "//" | "/." => {
+                let number = self.number.to_string();
+                let path = self.input.unwrap_or(number.as_bytes());
+                Some(Cow::Owned(match word {
+                    "." => without_extension(path).to_vec(),
+                    "/" => last_part(path).to_vec(),
+                    "//" => directory(path).to_vec(),
+                    _ => without_extension(last_part(path)).to_vec(),
+                }))
+            }
             path => {
                 let step = |value: &'_ Value, part: &str| -> Option<Value> {
                     match value {
@@ -164,11 +187,32 @@ fn word_at(text: &[u8]) -> Option<&str> {
     let word = std::str::from_utf8(&text[..length]).ok()?;
     let is_word =
         |part: &str| !part.is_empty() && part.chars().all(|each| each.is_alphanumeric() || "_-".contains(each));
-    (word.is_empty() || word.split('.').all(is_word)).then_some(word)
+    let of_path = matches!(word, "#" | "." | "/" | "//" | "/.");
+    (word.is_empty() || of_path || word.split('.').all(is_word)).then_some(word)
+}
+
+fn last_part(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+fn directory(path: &[u8]) -> &[u8] {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => b"/",
+        Some(at) => &path[..at],
+        None => b".",
+    }
+}
+
+fn without_extension(path: &[u8]) -> &[u8] {
+    let last = last_part(path);
+    match last.iter().rposition(|byte| *byte == b'.') {
+        Some(dot) if dot > 0 => &path[..path.len() - last.len() + dot],
+        _ => path,
+    }
 }
 
 /// Adds a value so that a shell takes it as one word.
-fn quote(value: &[u8], to: &mut Vec<u8>) {
+pub fn quote(value: &[u8], to: &mut Vec<u8>) {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
     if !value.is_empty() && value.iter().all(plain) {
         to.extend_from_slice(value);
@@ -215,6 +259,18 @@ mod tests {
         let number = Values { number: -3, index: 0, input: None, json: None };
         assert_eq!(fill(b"<{}>", &number, Reader::Program).unwrap(), b"<-3>");
         assert_eq!(fill(b"", &number, Reader::Program).unwrap(), b"");
+    }
+
+    #[test]
+    fn parts_of_paths() {
+        let of = |path: &str| {
+            let values = Values { number: 7, index: 0, input: Some(path.as_bytes()), json: None };
+            String::from_utf8(fill(b"{.} {/} {//} {/.} {#}", &values, Reader::Program).unwrap()).unwrap()
+        };
+        assert_eq!(of("dir.d/file.tar.gz"), "dir.d/file.tar file.tar.gz dir.d file.tar 7");
+        assert_eq!(of("/.bashrc"), "/.bashrc .bashrc / .bashrc 7");
+        assert_eq!(of("plain"), "plain plain . plain 7");
+        assert!(has_placeholder(b"a{/}") && has_placeholder(b"{x}") && !has_placeholder(b"${x} {{n}} {a b}"));
     }
 
     #[test]

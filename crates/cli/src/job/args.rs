@@ -84,8 +84,8 @@ pub(super) struct Shared {
     pub(super) resources: Vec<(String, f64)>,
 }
 
-pub(super) fn variable(name: &str, value: &str) -> talk::Variable {
-    talk::Variable { name: Bytes::copy_from_slice(name.as_bytes()), value: Bytes::copy_from_slice(value.as_bytes()) }
+pub(super) fn variable(name: &str, value: impl AsRef<[u8]>) -> talk::Variable {
+    talk::Variable { name: Bytes::copy_from_slice(name.as_bytes()), value: Bytes::copy_from_slice(value.as_ref()) }
 }
 
 impl JobArgs {
@@ -128,11 +128,11 @@ impl JobArgs {
         let sort = inputs.as_ref().map_or(InputSort::Bytes, |inputs| inputs.sort);
         let many = inputs.is_some() || self.array.is_some();
         let mut command = Command::new(words, self.shell);
-        if inputs.is_some() && !command.has_placeholder(sort) {
+        if inputs.is_some() && !command.has_placeholder() {
             command.append_input();
         }
-        if let Some(inputs) = &inputs {
-            command::check_fields(&command, inputs)?;
+        if many {
+            command::check(&command, inputs.as_ref())?;
         }
         let Range { first, step, count } = self.range(inputs.as_ref())?;
         let mut work = Work {

@@ -1,14 +1,31 @@
 //! The command of a task: its words or its script, what is filled in, and how it is shown.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use filch_core::wire::talk::{InputSort, Program, Words};
-use filch_node::fill::{self, Filling};
+use filch_node::template::{self, Reader, TemplateError, Values};
 use serde_json::Value;
 
 use super::Usage;
 use super::inputs::Inputs;
+
+/// What a command is filled in with.
+pub(super) struct Filling<'a> {
+    number: i64,
+    index: u32,
+    input: Option<&'a [u8]>,
+    json: Option<Value>,
+}
+
+impl<'a> Filling<'a> {
+    pub(super) fn new(number: i64, index: u32, sort: InputSort, input: Option<&'a [u8]>) -> Filling<'a> {
+        let json = input.filter(|_| sort == InputSort::Json).and_then(|input| serde_json::from_slice(input).ok());
+        Filling { number, index, input, json }
+    }
+
+    fn values(&self) -> Values<'_> {
+        Values { number: self.number, index: self.index, input: self.input, json: self.json.as_ref() }
+    }
+}
 
 /// A command with gaps.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,8 +47,8 @@ impl Command {
         }
     }
 
-    pub(super) fn has_placeholder(&self, sort: InputSort) -> bool {
-        self.parts().iter().any(|part| fill::has_placeholder(part, sort))
+    pub(super) fn has_placeholder(&self) -> bool {
+        self.parts().iter().any(|part| template::has_placeholder(part))
     }
 
     /// Whether something in it speaks of the position of a task.
@@ -55,12 +72,15 @@ impl Command {
     }
 
     /// The command of one task.
-    pub(super) fn filled(&self, filling: &Filling<'_>) -> Command {
-        let owned = |filled: Cow<'_, [u8]>| Bytes::from(filled.into_owned());
-        match self {
-            Command::Words(words) => Command::Words(words.iter().map(|word| owned(filling.word(word))).collect()),
-            Command::Script(script) => Command::Script(owned(filling.script(script))),
-        }
+    pub(super) fn filled(&self, filling: &Filling<'_>) -> Result<Command, TemplateError> {
+        let values = filling.values();
+        Ok(match self {
+            Command::Words(words) => {
+                let words = words.iter().map(|word| template::fill(word, &values, Reader::Program).map(Bytes::from));
+                Command::Words(words.collect::<Result<_, _>>()?)
+            }
+            Command::Script(script) => Command::Script(template::fill(script, &values, Reader::Shell)?.into()),
+        })
     }
 
     /// The name of its program, without its directory.
@@ -96,11 +116,13 @@ impl Command {
 /// A word in quotes where a shell needs them; gaps need none.
 fn shown(word: &[u8]) -> Vec<u8> {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./:,+=@%^{}#".contains(byte);
+    let mut shown = Vec::new();
     if !word.is_empty() && word.iter().all(plain) {
-        word.to_vec()
+        shown.extend_from_slice(word);
     } else {
-        fill::quoted(Cow::Borrowed(word)).into_owned()
+        template::quote(word, &mut shown);
     }
+    shown
 }
 
 /// The text with characters that would begin a new line or column written as people write them.
@@ -111,32 +133,21 @@ fn one_line(text: &str) -> String {
     text.replace('\n', "\\n").replace('\t', "\\t").replace('\r', "\\r")
 }
 
-/// Refuses a command that names a field that some input lacks.
-pub(super) fn check_fields(command: &Command, inputs: &Inputs) -> Result<(), Usage> {
-    if inputs.sort != InputSort::Json {
-        return Ok(());
-    }
-    let fields: Vec<String> = command.parts().iter().flat_map(|part| fill::fields(part)).collect();
-    if fields.is_empty() {
-        return Ok(());
-    }
-    for (at, input) in inputs.each.iter().enumerate() {
-        let value: Value = serde_json::from_slice(input).unwrap_or_default();
-        if let Some(missing) = fields.iter().find(|name| fill::field(&value, name).is_none()) {
-            let message = format!("input {} has no field `{missing}`, which the command names", at + 1);
-            return Err(Usage::new(message).help(known_fields(&value)));
-        }
+/// Refuses a command with a gap that nothing fills, such as a field that an input lacks.
+pub(super) fn check(command: &Command, inputs: Option<&Inputs>) -> Result<(), Usage> {
+    let Some(inputs) = inputs else { return fits(command, &Filling::new(0, 0, InputSort::Bytes, None), "") };
+    // Lines differ in nothing that matters here.
+    let looked_at = if inputs.sort == InputSort::Json { inputs.each.len() } else { 1 };
+    for (at, input) in inputs.each.iter().take(looked_at).enumerate() {
+        let which = if inputs.sort == InputSort::Json { format!("input {}: ", at + 1) } else { String::new() };
+        fits(command, &Filling::new(0, 0, inputs.sort, Some(input)), &which)?;
     }
     Ok(())
 }
 
-fn known_fields(value: &Value) -> String {
-    match value.as_object() {
-        Some(fields) if !fields.is_empty() => {
-            format!("it has {}", fields.keys().map(|name| format!("{{{name}}}")).collect::<Vec<_>>().join(", "))
-        }
-        _ => "fields are there for inputs that are JSON objects; {} stands for the whole input".to_owned(),
-    }
+fn fits(command: &Command, filling: &Filling<'_>, which: &str) -> Result<(), Usage> {
+    let filled = command.filled(filling);
+    filled.map(|_| ()).map_err(|error| Usage::new(format!("{which}{error}")))
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! From the tasks of a job file to a graph: names become positions, arrays become tasks, circles are refused.
 
+use std::path::Path;
+
 use bytes::Bytes;
 use filch_core::config::{Document, nearest};
 use filch_core::wire::talk::{InputSort, Work};
-use filch_node::fill::Filling;
 
 use super::Usage;
 use super::args::{Shared, variable};
-use super::command::Command;
+use super::command::{self, Command, Filling};
 use super::file::{JobFile, OnParentFailure, TaskEntry, TextOrList, Usual};
 use super::inputs::{self, Range};
 use super::plan::Node;
 use super::terms::TermArgs;
-use std::path::Path;
 
 /// The most tasks that a job file may stand for, arrays counted out.
 const MOST_TASKS: u64 = 1_000_000;
@@ -121,6 +121,11 @@ fn command(task: &TaskEntry, path: &str, document: &mut Document) -> Command {
     if empty {
         document.refuse(&format!("{path}.command"), "there is no command to run", None);
     }
+    if task.array.is_some()
+        && let Err(usage) = command::check(&command, None)
+    {
+        document.refuse(&format!("{path}.command"), &usage.to_string(), None);
+    }
     command
 }
 
@@ -218,7 +223,9 @@ pub(super) fn nodes(entries: Vec<Entry>) -> Result<Vec<Node>, (String, Usage)> {
             env: entry.env.clone(),
             cwd: entry.cwd.clone(),
             stdin: Bytes::from(stdin),
-            first: i64::from(nodes.len() as u32) + 1,
+            // People count from 1, and whoever runs it counts on from there.
+            first: 1,
+            step: 1,
             ..Work::default()
         };
         entry.terms.limit(&mut work);
@@ -235,8 +242,13 @@ pub(super) fn nodes(entries: Vec<Entry>) -> Result<Vec<Node>, (String, Usage)> {
 
 fn element(whole: &Node, range: Range, index: u32) -> Node {
     let number = range.first + range.step * i64::from(index);
-    let command = whole.command.filled(&Filling::new(number, index, InputSort::Bytes, None));
-    let work = Work { first: number, ..whole.work.clone() };
+    let filled = whole.command.filled(&Filling::new(number, index, InputSort::Bytes, None));
+    // What does not fit was refused before.
+    let command = filled.unwrap_or_else(|_| whole.command.clone());
+    let mut work = whole.work.clone();
+    // It counts by itself, wherever it is in the graph.
+    work.env.push(variable("FILCH_TASK", number.to_string()));
+    work.env.push(variable("FILCH_INDEX", index.to_string()));
     Node { name: format!("{}[{number}]", whole.name), command, work, ..whole.clone() }
 }
 

@@ -86,7 +86,19 @@ pub(crate) fn json(path: &Path) -> Result<Inputs, Usage> {
         Usage::new(format!("{}:{line}:{column}: no JSON: {error}", label(path)))
             .help("--each-json expects an array, or one value after the other, such as one a line")
     })?;
-    whole(Inputs { sort: InputSort::Json, each: values }, path)
+    whole(texts(values), path)
+}
+
+/// Values that are all texts are taken without their quotes, as lines are.
+fn texts(values: Vec<Bytes>) -> Inputs {
+    let read = |value: &Bytes| serde_json::from_slice::<String>(value).map(Bytes::from);
+    if !values.iter().all(|value| value.starts_with(b"\"")) {
+        return Inputs { sort: InputSort::Json, each: values };
+    }
+    match values.iter().map(read).collect() {
+        Ok(each) => Inputs { sort: InputSort::Line, each },
+        Err(_) => Inputs { sort: InputSort::Json, each: values },
+    }
 }
 
 fn array(bytes: &[u8]) -> serde_json::Result<Vec<Bytes>> {
@@ -164,13 +176,13 @@ mod tests {
         file
     }
 
-    fn texts(inputs: &Inputs) -> Vec<String> {
+    fn shown(inputs: &Inputs) -> Vec<String> {
         inputs.each.iter().map(|one| String::from_utf8(one.to_vec()).unwrap()).collect()
     }
 
     #[test]
     fn lines_may_end_as_they_like() {
-        assert_eq!(texts(&lines(file("a", b"one\ntwo\r\n\nfour").path()).unwrap()), ["one", "two", "", "four"]);
+        assert_eq!(shown(&lines(file("a", b"one\ntwo\r\n\nfour").path()).unwrap()), ["one", "two", "", "four"]);
         assert!(lines(file("b", b"").path()).unwrap_err().to_string().contains("nothing to run"));
         assert!(lines(file("c", b"a\0b\n").path()).unwrap_err().to_string().contains("line 1"));
     }
@@ -178,9 +190,10 @@ mod tests {
     #[test]
     fn json_is_an_array_or_a_sequence() {
         let expected = [r#"{"a":1}"#, r#""x""#, "[2]"];
-        assert_eq!(texts(&json(file("a", br#" [ {"a": 1}, "x", [2] ]"#).path()).unwrap()), expected);
-        assert_eq!(texts(&json(file("b", b"{\"a\": 1}\n\"x\"\n[2]\n").path()).unwrap()), expected);
-        assert_eq!(texts(&json(file("c", b"[1]\n[2]\n").path()).unwrap()), ["[1]", "[2]"]);
+        assert_eq!(shown(&json(file("a", br#" [ {"a": 1}, "x", [2] ]"#).path()).unwrap()), expected);
+        assert_eq!(shown(&json(file("b", b"{\"a\": 1}\n\"x\"\n[2]\n").path()).unwrap()), expected);
+        assert_eq!(shown(&json(file("c", b"[1]\n[2]\n").path()).unwrap()), ["[1]", "[2]"]);
+        assert_eq!(shown(&json(file("e", br#"["a b", "c"]"#).path()).unwrap()), ["a b", "c"]);
         let wrong = json(file("d", b"{\"a\": 1}\n{oh}\n").path()).unwrap_err().to_string();
         assert!(wrong.contains(":2:2: no JSON"), "{wrong}");
     }

@@ -5,11 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use filch_core::wire::talk::{Array, Graph, LARGEST_PACKET, Part, Parts, Submit, Terms, Work};
-use filch_node::fill::Filling;
 use prost::Message as _;
 
 use super::Usage;
-use super::command::Command;
+use super::command::{Command, Filling};
 use super::inputs::Inputs;
 
 /// A submission and its tasks.
@@ -67,11 +66,9 @@ impl Alike {
     }
 
     fn command(&self, position: u32) -> Cow<'_, Command> {
-        if self.work.placeholders {
-            Cow::Owned(self.command.filled(&self.filling(position)))
-        } else {
-            Cow::Borrowed(&self.command)
-        }
+        // What does not fit was refused before.
+        let filled = self.work.placeholders.then(|| self.command.filled(&self.filling(position)).ok()).flatten();
+        filled.map_or(Cow::Borrowed(&self.command), Cow::Owned)
     }
 
     fn part(&self, work: &Work) -> Part {
@@ -91,16 +88,24 @@ impl Alike {
         Array { part: Some(self.part(&work)), count, inputs, first, step: self.step }
     }
 
-    /// One of them, as a task of its own.
-    fn single(&self, position: u32) -> Part {
+    /// One of them, as a task of its own at another place.
+    fn single(&self, position: u32, index: u32) -> Part {
         let program = self.command(position).program();
-        let (first, placeholders) = (self.number(position), false);
-        let input = self.inputs.as_ref().and_then(|inputs| inputs.each.get(position as usize)).cloned();
-        let mut work = Work { program: Some(program), first, step: 0, placeholders, input: 0, ..self.work.clone() };
-        if let Some(input) = input {
-            work.env.push(super::args::variable("FILCH_INPUT", &String::from_utf8_lossy(&input)));
+        let number = self.number(position);
+        let mut work = Work {
+            program: Some(program),
+            // Whoever runs it counts on from there.
+            first: number - i64::from(index),
+            step: 1,
+            placeholders: false,
+            input: 0,
+            ..self.work.clone()
+        };
+        work.env.push(super::args::variable("FILCH_INDEX", position.to_string().as_bytes()));
+        if let Some(input) = self.inputs.as_ref().and_then(|inputs| inputs.each.get(position as usize)) {
+            work.env.push(super::args::variable("FILCH_INPUT", input));
         }
-        Part { name: first.to_string(), ..self.part(&work) }
+        Part { name: number.to_string(), ..self.part(&work) }
     }
 }
 
@@ -199,7 +204,9 @@ impl Plan {
             Some(first) if neighbours && !(alike.command.speaks_of_position() && *first > 0) => {
                 Parts::Array(alike.array(*first, left.len() as u32))
             }
-            _ => Parts::Graph(Graph { parts: left.iter().map(|position| alike.single(*position)).collect() }),
+            _ => Parts::Graph(Graph {
+                parts: left.iter().zip(0..).map(|(position, index)| alike.single(*position, index)).collect(),
+            }),
         }
     }
 
@@ -341,7 +348,7 @@ mod tests {
         holes.leave_out(|position| position % 2 == 0);
         let Some(Parts::Graph(graph)) = holes.submit().parts else { panic!("no graph") };
         let works: Vec<Work> = graph.parts.iter().map(|part| Work::decode(part.work.clone()).unwrap()).collect();
-        assert_eq!(works.iter().map(|work| (work.first, work.step)).collect::<Vec<_>>(), [(11, 0), (13, 0)]);
+        assert_eq!(works.iter().map(|work| (work.first, work.step)).collect::<Vec<_>>(), [(11, 1), (12, 1)]);
         assert_eq!(words(&works[1]), ["echo", "13", "3"]);
         assert_eq!((holes.tasks.position(1), holes.tasks.number(3)), (3, 13));
         // What speaks of positions is not moved.
@@ -375,7 +382,9 @@ mod tests {
         let path = file.path().to_str().unwrap();
         assert_eq!(commands(&plan(&["--each-json", path, "--", "echo", "{name}"]).unwrap()), ["echo a", "echo b"]);
         let wrong = plan(&["--each-json", path, "--", "echo", "{size.x}"]).unwrap_err();
-        assert_eq!(wrong, "input 2 has no field `size.x`, which the command names");
+        assert!(wrong.starts_with("input 2: `{size.x}` stands for nothing here"), "{wrong}");
+        let wrong = plan(&["--array", "1-3", "--", "echo", "{size}"]).unwrap_err();
+        assert!(wrong.starts_with("`{size}` stands for nothing here"), "{wrong}");
     }
 
     #[test]
