@@ -94,7 +94,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Why a file gave no configuration.
-enum Failure {
+pub(crate) enum Failure {
     Unreadable { file: String, message: String, help: &'static str },
     Wrong(ConfigErrors),
 }
@@ -144,7 +144,7 @@ fn settings_json(loaded: &Loaded) -> Value {
     loaded.settings().into_iter().map(entry).collect()
 }
 
-fn load(file: &str, profile: Option<Profile>) -> Result<Loaded, Failure> {
+pub(crate) fn load(file: &str, profile: Option<Profile>) -> Result<Loaded, Failure> {
     let bytes = read(file)?;
     let text = config::decode(&bytes, label(file)).map_err(Failure::Wrong)?;
     Config::from_yaml_with_profile(text, label(file), profile).map_err(Failure::Wrong)
@@ -175,7 +175,7 @@ fn read(file: &str) -> Result<Vec<u8>, Failure> {
 }
 
 impl Failure {
-    fn complain(&self) {
+    pub(crate) fn complain(&self) {
         match self {
             Failure::Unreadable { message, help, .. } => output::error(message, Some(help)),
             Failure::Wrong(errors) => output::config_errors(errors),

@@ -5,10 +5,13 @@
 mod completions;
 mod config_command;
 mod demo;
+mod interrupt;
 mod job;
 mod live;
 mod output;
 mod run;
+mod runtime;
+mod settings;
 mod sim_command;
 
 use std::process::ExitCode;

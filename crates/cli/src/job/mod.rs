@@ -39,6 +39,12 @@ impl Usage {
         self.help = Some(help.into());
         self
     }
+
+    /// Says it, and what to exit with.
+    pub(crate) fn complain(&self) -> ExitCode {
+        output::error_lines(&self.message, self.help.as_deref());
+        ExitCode::from(2)
+    }
 }
 
 impl fmt::Display for Usage {
@@ -65,9 +71,11 @@ impl Refusal {
     /// Says it, and what to exit with.
     pub(crate) fn complain(&self) -> ExitCode {
         match self {
-            Refusal::Usage(usage) => output::error_lines(&usage.message, usage.help.as_deref()),
-            Refusal::File(errors) => output::config_errors(errors),
+            Refusal::Usage(usage) => usage.complain(),
+            Refusal::File(errors) => {
+                output::config_errors(errors);
+                ExitCode::from(2)
+            }
         }
-        ExitCode::from(2)
     }
 }

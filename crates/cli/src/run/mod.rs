@@ -1,31 +1,52 @@
 //! `filch run`: a job on this machine, with a coordinator and workers of its own.
+//!
+//! Ctrl-C stops starting: workers finish what they run, and the rest is withdrawn. A second one kills what runs. Either way
+//! nothing that was started here runs on.
+
+mod house;
 
 use std::process::ExitCode;
 
+use filch_core::wire::talk::Name;
+use filch_node::client::Follow;
 use serde_json::json;
 
+use crate::interrupt::Interrupts;
+use crate::job::joblog::JobLog;
 use crate::job::{JobArgs, Plan, Surroundings};
-use crate::live::LiveArgs;
-use crate::output;
+use crate::live::{Finish, Live, LiveArgs};
+use crate::settings::ConfigArgs;
+use crate::{output, runtime};
+pub(crate) use house::machine;
+use house::{House, Size};
 
 /// Run commands on this machine, many at once.
 ///
 /// Starts a coordinator and workers, runs one task or very many, shows how it goes and ends when all of them ended. Exits
-/// with 0 if all ended well, 1 if some did not, 2 if it was called wrongly, and 130 after Ctrl-C.
+/// with 0 if all ended well, 1 if some did not, 2 if it was called wrongly, and 130 after Ctrl-C, which lets what runs
+/// finish; a second one kills it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  filch run --array 1-200 -- sh -c 'sleep 0.0$((FILCH_TASK % 9)); echo task $FILCH_TASK'
+  filch run --array 1-200 --workers 4 -- sh -c 'sleep 0.0$((FILCH_TASK % 9)); echo task $FILCH_TASK'
   filch run --each-line urls.txt -- curl -sO {}          one task per line
   filch run gzip -9 ::: *.log                            as in GNU parallel
   filch run --each-json cases.json -- ./test --name {name} --size {size.x}
   filch run --shell --array 1-9 -- 'convert {n}.png {n}.jpg && rm {n}.png'
   filch run --each-line - --joblog done.log --resume -- ./work < list
   filch run --file job.yaml                              a graph of tasks
-  filch run --workers 4 --retries 2 --timeout 1m --out results --array 1-100 -- ./flaky {}")]
+  filch run --slots 8 --retries 2 --timeout 1m --out results --array 1-100 -- ./flaky {}")]
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
+    /// Workers to start.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Who runs it")]
+    workers: Option<u32>,
+    /// Tasks that each worker runs at once; as many as it has processors if nothing is said.
+    #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Who runs it")]
+    slots: Option<u32>,
+    #[command(flatten)]
+    config: ConfigArgs,
     #[command(flatten)]
     live: LiveArgs,
     /// Print what would be run, and run nothing.
@@ -33,15 +54,104 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
+/// Of each output of a task so much is kept if nothing is said: all of it goes to the terminal, mostly.
+const KEPT: &str = "1M";
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = match args.job.plan(&Surroundings::default()) {
+    let mut around = Surroundings::default();
+    around.terms.keep = KEPT.parse().ok();
+    let mut plan = match args.job.plan(&around) {
         Ok(plan) => plan,
         Err(refusal) => return Ok(refusal.complain()),
+    };
+    let config = match args.config.load() {
+        Ok(config) => config,
+        Err(status) => return Ok(status),
     };
     if args.dry_run {
         return dry_run(&plan, args.live.json);
     }
-    Ok(ExitCode::SUCCESS)
+    let log = match args.live.open_log(&mut plan) {
+        Ok(log) => log,
+        Err(usage) => return Ok(usage.complain()),
+    };
+    if plan.tasks.len() == 0 {
+        output::note("all tasks of this job are done already");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let machine = machine()?;
+    let size = Size::of(args.workers, args.slots, &machine);
+    runtime::run(async {
+        let house = House::open(config, size, &machine).await?;
+        play(house, &plan, log, args, size).await
+    })
+}
+
+/// Runs the job to its end, whatever that is.
+async fn play(mut house: House, plan: &Plan, log: Option<JobLog>, args: &Args, size: Size) -> anyhow::Result<ExitCode> {
+    let live = match Live::new(&args.live, &plan.tasks, log, size.all_slots()) {
+        Ok(live) => live,
+        Err(usage) => {
+            house.close().await;
+            return Ok(usage.complain());
+        }
+    };
+    let outcome = follow(&mut house, plan, live).await;
+    house.close().await;
+    outcome
+}
+
+async fn follow(house: &mut House, plan: &Plan, mut live: Live<'_>) -> anyhow::Result<ExitCode> {
+    // From here on Ctrl-C is ours.
+    let mut interrupts = Interrupts::new()?;
+    let (submitted, mut said) = house.client.submit_and_follow(plan.submit()).await?;
+    let whole = Name { job: submitted.job, ..Name::default() };
+    let mut presses = 0;
+    loop {
+        tokio::select! {
+            next = said.next() => match next {
+                Some(next) => if live.said(next?)? { break },
+                None => anyhow::bail!("the coordinator said no more before the job was over"),
+            },
+            () = interrupts.next() => {
+                presses += 1;
+                if presses == 1 {
+                    live.say("stopping: what runs may finish; Ctrl-C again kills it");
+                    house.drain();
+                } else {
+                    house.stop();
+                }
+            }
+            left = house.left(), if !house.is_empty() => {
+                left?;
+                if house.is_empty() {
+                    return the_rest(house, whole, said, live, presses > 0).await;
+                }
+            }
+        }
+    }
+    Ok(live.finish(if presses > 0 { Finish::Interrupted } else { Finish::Whole })?)
+}
+
+/// All workers have left: what has not begun is withdrawn.
+async fn the_rest(
+    house: &House,
+    job: Name,
+    mut said: Follow,
+    mut live: Live<'_>,
+    interrupted: bool,
+) -> anyhow::Result<ExitCode> {
+    house.client.cancel(job).await?;
+    while let Some(next) = said.next().await {
+        if live.said(next?)? {
+            break;
+        }
+    }
+    let status = live.finish(Finish::Interrupted)?;
+    if !interrupted {
+        anyhow::bail!("all workers have left before the job was over");
+    }
+    Ok(status)
 }
 
 /// Prints the commands of a job.

@@ -1,0 +1,22 @@
+//! The runtime of the commands that talk to others.
+
+use std::future::Future;
+use std::process::ExitCode;
+
+/// Runs something to its end on as many threads as there are processors, up to a few.
+pub(crate) fn run(what: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get).clamp(1, 4);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let outcome = runtime.block_on(what);
+    // What still waits, such as a read of a terminal, is not waited for.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// The same on this thread alone: for one question and its answer.
+pub(crate) fn ask(what: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(what);
+    runtime.shutdown_background();
+    outcome
+}
