@@ -103,7 +103,7 @@ impl<T, R> Assignment<T, R> {
     /// If the assignment was revoked.
     pub fn start(&self) -> Result<(), Error> {
         let (task, attempt) = (self.task, self.attempt);
-        self.shared.report(task, Event::Start { task, attempt }, None)
+        self.shared.report(task, None, || Event::Start { task, attempt })
     }
 
     /// The task ended well.
@@ -112,7 +112,7 @@ impl<T, R> Assignment<T, R> {
     /// If the assignment was revoked; then the result is dropped.
     pub fn succeed(self, result: R) -> Result<(), Error> {
         let (task, attempt) = (self.task, self.attempt);
-        self.finish(Event::Finish { task, attempt }, Some(Report::Result(Some(Arc::new(result)))))
+        self.finish(Some(Report::Result(Some(Arc::new(result)))), || Event::Finish { task, attempt })
     }
 
     /// The attempt ended badly; the task is tried again if it has retries left.
@@ -122,7 +122,7 @@ impl<T, R> Assignment<T, R> {
     pub fn fail(self, error: impl fmt::Display) -> Result<(), Error> {
         let (task, attempt) = (self.task, self.attempt);
         let report = Report::Error(error.to_string().into(), None);
-        self.finish(Event::Fail { task, attempt, retry: true }, Some(report))
+        self.finish(Some(report), || Event::Fail { task, attempt, retry: true })
     }
 
     /// The task ended badly, and trying again would not help.
@@ -132,7 +132,7 @@ impl<T, R> Assignment<T, R> {
     pub fn fail_permanently(self, error: impl fmt::Display) -> Result<(), Error> {
         let (task, attempt) = (self.task, self.attempt);
         let report = Report::Error(error.to_string().into(), None);
-        self.finish(Event::Fail { task, attempt, retry: false }, Some(report))
+        self.finish(Some(report), || Event::Fail { task, attempt, retry: false })
     }
 
     /// Gives the task back, as dropping does, and says whether that still counted.
@@ -141,12 +141,12 @@ impl<T, R> Assignment<T, R> {
     /// If the assignment was revoked.
     pub fn give_back(self) -> Result<(), Error> {
         let (task, attempt) = (self.task, self.attempt);
-        self.finish(Event::GiveBack { task, attempt }, None)
+        self.finish(None, || Event::GiveBack { task, attempt })
     }
 
-    fn finish(mut self, event: Event, report: Option<Report<R>>) -> Result<(), Error> {
+    fn finish(mut self, report: Option<Report<R>>, event: impl FnOnce() -> Event) -> Result<(), Error> {
         self.open = false;
-        self.shared.report(self.task, event, report)
+        self.shared.report(self.task, report, event)
     }
 
     /// Lets go of the assignment without giving the task back: it is reported by what this returns from now on.
@@ -168,7 +168,7 @@ impl<T, R> Drop for Assignment<T, R> {
             let (task, attempt) = (self.task, self.attempt);
             // Refused if the task was reported by its id or revoked meanwhile; then there is nothing to give back. It may be
             // dropped by a panic of code that must not use the balancer, and must not panic again then.
-            let _ = calmly(|| self.shared.report(task, Event::GiveBack { task, attempt }, None));
+            let _ = calmly(|| self.shared.report(task, None, || Event::GiveBack { task, attempt }));
         }
     }
 }

@@ -14,7 +14,8 @@ use filch_core::JobId;
 use filch_core::map::Map;
 use smallvec::SmallVec;
 
-use super::state::{After, Wake};
+use super::after::After;
+use super::state::Wake;
 use super::{Balancer, State};
 use crate::calm::calmly;
 use crate::error::Error;
@@ -111,6 +112,12 @@ impl Ends {
         }
     }
 
+    /// Whether there is anybody who waits, or has not looked yet.
+    #[inline]
+    pub(super) fn anybody_waits(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
     /// Whether somebody waits for the end of everything.
     pub(super) fn wait_for_all(&self) -> bool {
         !self.for_all.is_empty()
@@ -203,7 +210,7 @@ impl<T, R> State<T, R> {
     pub(super) fn end_wait_timed_out(&mut self, key: u64, after: &mut After<T, R>) -> bool {
         let Some(waiter) = self.ends.waiters.get_mut(&key) else { return false };
         waiter.time_is_up = true;
-        after.wakes.push(waiter.wake.take());
+        after.wake(waiter.wake.take());
         true
     }
 

@@ -3,6 +3,7 @@
 //! Every operation is the same: prepare outside the lock, tell the machine what happened, carry out what it wants, and
 //! once the lock is free wake, call back and drop. Nothing here decides anything.
 
+mod after;
 mod control;
 mod ends;
 mod entries;
@@ -40,7 +41,8 @@ use crate::config::Retry;
 use crate::duration;
 use crate::error::Error;
 use crate::names::NameBook;
-use state::{After, Stole};
+use after::{After, Rest};
+use state::Stole;
 use timer::Alarm;
 
 /// The scheduler inside your process: thread safe, and cheap to clone (clones are the same balancer).
@@ -145,19 +147,13 @@ impl<T, R> Shared<T, R> {
     pub(crate) fn with<O>(&self, operation: impl FnOnce(&mut State<T, R>, Time, &mut After<T, R>) -> O) -> O {
         let mut after = After::default();
         let now = self.clock.now();
-        let (output, steals) = {
+        let output = {
             let mut state = self.state.lock();
             let output = operation(&mut state, now, &mut after);
             state.conclude(&mut after);
-            (output, state.take_stole())
+            output
         };
-        if !steals.is_empty() {
-            self.record_steals(steals, now);
-        }
-        for wake in after.wakes.drain(..) {
-            // The waker is somebody else's code, and whatever it does the others still wait.
-            calmly(|| wake.wake());
-        }
+        let rest = after.take_rest().map(|rest| self.do_rest(rest, now));
         if let Some(at) = after.timer {
             self.alarm.set_timer(at);
         }
@@ -165,7 +161,24 @@ impl<T, R> Shared<T, R> {
             self.deliver();
         }
         after.drop_calmly();
+        if let Some(rest) = rest {
+            rest.drop_calmly();
+        }
         output
+    }
+
+    /// Does what few operations leave to be done, but for what is only to be dropped.
+    #[inline(never)]
+    fn do_rest(&self, mut rest: Box<Rest<T, R>>, now: Time) -> Box<Rest<T, R>> {
+        let steals = rest.take_steals();
+        if !steals.is_empty() {
+            self.record_steals(steals, now);
+        }
+        for wake in rest.take_wakes() {
+            // The waker is somebody else's code, and whatever it does the others still wait.
+            calmly(|| wake.wake());
+        }
+        rest
     }
 
     /// Notes how steals went that were wished for at `since`. The clock may be somebody else's, so it is not asked under the

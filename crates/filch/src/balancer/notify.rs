@@ -235,10 +235,13 @@ impl<R> Post<R> {
     }
 
     /// Whether there is something to tell and nobody is at it; then whoever asks is to do it.
+    #[inline]
     pub(super) fn needs_delivery(&mut self) -> bool {
-        let needed = !self.outbox.is_empty() && !self.delivering;
-        self.delivering |= needed;
-        needed
+        if self.outbox.is_empty() || self.delivering {
+            return false;
+        }
+        self.delivering = true;
+        true
     }
 
     /// Whether that thread is calling back, so that it would wait for itself.

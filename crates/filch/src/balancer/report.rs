@@ -12,12 +12,17 @@ use crate::task::Reported;
 impl<T, R> Shared<T, R> {
     /// Tells the machine of an attempt, with what it brought.
     #[inline]
-    pub(crate) fn report(&self, task: TaskId, event: Event, report: Option<Report<R>>) -> Result<(), Error> {
+    pub(crate) fn report(
+        &self,
+        task: TaskId,
+        report: Option<Report<R>>,
+        event: impl FnOnce() -> Event,
+    ) -> Result<(), Error> {
         self.with(|state, now, after| {
             if let Some(report) = report {
                 state.set_report(task, report);
             }
-            let result = state.step(now, event, after);
+            let result = state.step(now, event(), after);
             state.clear_report(after);
             result.map_err(|refusal| self.error(state, now, refusal, |at| format!("#{at}")))
         })

@@ -14,13 +14,13 @@ use filch_core::steal::{StealOutcome, StealTelemetry};
 use filch_core::{Action, Cause, Event, JobId, Lack, Refusal, Scheduler, Status, TaskId, Time, WorkerId};
 use smallvec::SmallVec;
 
+use super::after::After;
 use super::ends::Ends;
 use super::entries::{Entries, Entry, Origin, element_label};
 use super::jobs::Jobs;
 use super::left::LeftWorkers;
 use super::notify::{Callbacks, Post, StatusChange};
 use super::task_names::TaskNames;
-use crate::calm::calmly;
 use crate::error::Error;
 use crate::names::NameBook;
 use crate::task::{Details, TaskName};
@@ -136,9 +136,6 @@ impl<T> Default for Answers<T> {
     }
 }
 
-/// A payload or a result that is no longer needed.
-type Garbage<T, R> = (Option<Arc<T>>, Option<Arc<R>>);
-
 /// What several workers lack, as one text; nothing if there is nothing to say.
 fn in_one_line(lacks: &[String]) -> Option<Arc<str>> {
     (!lacks.is_empty()).then(|| lacks.join("; ").into())
@@ -146,67 +143,6 @@ fn in_one_line(lacks: &[String]) -> Option<Arc<str>> {
 
 /// Lists longer than this are not kept for the next operation.
 const LONG_LIST: usize = 4096;
-
-/// Memory that a burst has left behind. Giving it back to the system takes a while, so that is done outside the lock.
-struct Remains<T> {
-    staged: Vec<Option<Staged<T>>>,
-    actions: Vec<Action>,
-}
-
-/// What is left to do once the lock is free.
-pub(crate) struct After<T, R> {
-    pub(crate) wakes: SmallVec<[Wake; 1]>,
-    /// The machine's next timer has changed to this.
-    pub(crate) timer: Option<Time>,
-    /// Status changes wait, and it is on us to call back.
-    pub(crate) deliver: bool,
-    /// Dropped outside the lock, since that may run anybody's code; so are the payloads and results below.
-    retired: SmallVec<[Wake; 1]>,
-    garbage: SmallVec<[Garbage<T, R>; 2]>,
-    remains: Option<Box<Remains<T>>>,
-}
-
-impl<T, R> Default for After<T, R> {
-    fn default() -> Self {
-        After {
-            wakes: SmallVec::new(),
-            timer: None,
-            deliver: false,
-            retired: SmallVec::new(),
-            garbage: SmallVec::new(),
-            remains: None,
-        }
-    }
-}
-
-impl<T, R> After<T, R> {
-    /// Drops what is left. A payload that panics when dropped must take with it neither the others, nor what the operation
-    /// returns, nor the thread, which may be the timer's.
-    #[inline]
-    pub(crate) fn drop_calmly(self) {
-        for garbage in self.garbage {
-            calmly(|| drop(garbage.0));
-            calmly(|| drop(garbage.1));
-        }
-        for wake in self.retired {
-            calmly(|| drop(wake));
-        }
-        if let Some(remains) = self.remains {
-            for staged in remains.staged {
-                calmly(|| drop(staged));
-            }
-        }
-    }
-
-    /// Drops a way to wake somebody once the lock is free.
-    pub(super) fn retire(&mut self, wake: Wake) {
-        self.retired.push(wake);
-    }
-
-    fn remains(&mut self) -> &mut Remains<T> {
-        self.remains.get_or_insert_with(|| Box::new(Remains { staged: Vec::new(), actions: Vec::new() }))
-    }
-}
 
 /// Everything under the lock.
 pub(crate) struct State<T, R> {
@@ -285,13 +221,20 @@ impl<T, R> State<T, R> {
         }
     }
 
-    /// Tells the machine what happened and carries out what it wants done.
+    /// Tells the machine what happened and carries out what it wants done. Inlined, so that the event, which is large, is made
+    /// where the machine reads it.
+    #[inline(always)]
     pub(crate) fn step(&mut self, now: Time, event: Event, after: &mut After<T, R>) -> Result<(), Refusal> {
         self.actions.clear();
         self.scheduler.step(now, event, &mut self.actions);
+        self.carry_out(now, after)
+    }
+
+    fn carry_out(&mut self, now: Time, after: &mut After<T, R>) -> Result<(), Refusal> {
+        let actions = std::mem::take(&mut self.actions);
         let mut refused = false;
-        for at in 0..self.actions.len() {
-            match self.actions[at] {
+        for action in &actions {
+            match *action {
                 Action::Notify { task, status, worker, cause } => self.notify(now, task, status, worker, cause, after),
                 Action::Assign { worker, task, attempt, index, .. } => {
                     if let Some(entry) = self.entry(task)
@@ -304,32 +247,56 @@ impl<T, R> State<T, R> {
                 Action::Accepted { task, payload } => self.accept(task, payload, after),
                 Action::Timer { at } => after.timer = Some(at),
                 Action::Refused => refused = true,
-                Action::Stole { victim, outcome, .. } => self.stole.push((victim, outcome)),
-                Action::Move { task, to, .. } => self.answers.moved.push((task, to)),
-                Action::Joined { worker, .. } => self.answers.joined = Some(worker),
-                Action::Opened { job } => self.opened(job),
-                Action::JobDone { job } => self.job_done(job, after),
-                Action::HandedBack { task, index, .. } => self.hand_back(task, index),
-                Action::Element { job, task, payload, index } => self.enter_element(job, task, payload, index, after),
-                Action::ElementsRefused { worker, lack, .. } => {
-                    self.lacks.push(self.lack_words(worker, lack));
-                }
-                Action::ElementsSettled { job, count, status, cause } => {
-                    self.elements_settled(job, count, status, cause);
-                }
-                // A revoked attempt is noticed when its holder asks or reports; records are not kept.
-                Action::Revoke { .. } | Action::Hand { .. } | Action::Persist(_) => {}
+                ref other => self.carry_out_rare(other, after),
             }
         }
-        if self.actions.capacity() > LONG_LIST {
-            after.remains().actions = std::mem::take(&mut self.actions);
+        if actions.capacity() <= LONG_LIST {
+            self.actions = actions;
+        } else {
+            after.drop_actions(actions);
         }
+        if !self.unclaimed.is_empty() || refused {
+            return self.carry_on(now, refused, after);
+        }
+        Ok(())
+    }
+
+    /// Carries out what most steps do not ask for; apart, so that they do not pay for it.
+    #[inline(never)]
+    fn carry_out_rare(&mut self, action: &Action, after: &mut After<T, R>) {
+        match *action {
+            Action::Stole { victim, outcome, .. } => self.stole.push((victim, outcome)),
+            Action::Move { task, to, .. } => self.answers.moved.push((task, to)),
+            Action::Joined { worker, .. } => self.answers.joined = Some(worker),
+            Action::Opened { job } => self.opened(job),
+            Action::JobDone { job } => self.job_done(job, after),
+            Action::HandedBack { task, index, .. } => self.hand_back(task, index),
+            Action::Element { job, task, payload, index } => self.enter_element(job, task, payload, index, after),
+            Action::ElementsRefused { worker, lack, .. } => {
+                self.lacks.push(self.lack_words(worker, lack));
+            }
+            Action::ElementsSettled { job, count, status, cause } => {
+                self.elements_settled(job, count, status, cause);
+            }
+            // A revoked attempt is noticed when its holder asks or reports; records are not kept.
+            Action::Revoke { .. } | Action::Hand { .. } | Action::Persist(_) => {}
+            Action::Notify { .. }
+            | Action::Assign { .. }
+            | Action::Accepted { .. }
+            | Action::Timer { .. }
+            | Action::Refused => unreachable!("carried out already"),
+        }
+    }
+
+    /// Ends a step that was refused, or that assigned what nobody waits for (any more).
+    #[inline(never)]
+    fn carry_on(&mut self, now: Time, refused: bool, after: &mut After<T, R>) -> Result<(), Refusal> {
         let result = match refused {
             false => Ok(()),
             true => Err(self.scheduler.take_refusal().unwrap_or(Refusal::Invalid("refused".to_owned()))),
         };
         while let Some(Delivery { task, attempt, payload, .. }) = self.unclaimed.pop() {
-            after.garbage.push((Some(payload), None));
+            after.drop_payload(payload);
             // Should it be refused, the task is where it should be already.
             let _ = self.step(now, Event::GiveBack { task, attempt }, after);
         }
@@ -337,20 +304,26 @@ impl<T, R> State<T, R> {
     }
 
     /// The last thing before the lock is freed.
+    #[inline(always)]
     pub(crate) fn conclude(&mut self, after: &mut After<T, R>) {
+        if self.ends.anybody_waits() || !self.stole.is_empty() || !self.answers.moved.is_empty() {
+            self.conclude_rare(after);
+        }
+        after.deliver = self.post.needs_delivery();
+    }
+
+    #[inline(never)]
+    fn conclude_rare(&mut self, after: &mut After<T, R>) {
         self.answers.moved.clear();
         if self.ends.wait_for_all() && self.scheduler.unsettled() == 0 {
             self.ends.all_done(self.post.written());
         }
         if self.ends.some_come() {
-            after.wakes.extend(self.ends_to_wake());
+            self.ends_to_wake().into_iter().for_each(|wake| after.wake(wake));
         }
-        after.deliver = self.post.needs_delivery();
-    }
-
-    /// Steals of the steps since last asked, for whoever knows how long they took.
-    pub(crate) fn take_stole(&mut self) -> Vec<Stole> {
-        std::mem::take(&mut self.stole)
+        if !self.stole.is_empty() {
+            after.record_steals(std::mem::take(&mut self.stole));
+        }
     }
 
     // ---- tasks ----
@@ -365,11 +338,11 @@ impl<T, R> State<T, R> {
     /// The submission is over; what was refused goes.
     pub(crate) fn unstage(&mut self, after: &mut After<T, R>) {
         if self.staged.len() > LONG_LIST {
-            after.remains().staged = std::mem::take(&mut self.staged);
+            after.drop_staged(std::mem::take(&mut self.staged));
             return;
         }
         for staged in self.staged.drain(..).flatten() {
-            after.garbage.push((Some(staged.payload), None));
+            after.drop_payload(staged.payload);
         }
     }
 
@@ -410,7 +383,7 @@ impl<T, R> State<T, R> {
 
     fn drop_array(&mut self, handle: u64, after: &mut After<T, R>) {
         if let Some(staged) = self.arrays.remove(&handle) {
-            after.garbage.push((Some(staged.payload), None));
+            after.drop_payload(staged.payload);
         }
     }
 
@@ -528,19 +501,22 @@ impl<T, R> State<T, R> {
     }
 
     /// What comes with the report that is about to be made.
+    #[inline]
     pub(crate) fn set_report(&mut self, task: TaskId, report: Report<R>) {
         self.report = Some((task, report));
     }
 
     /// The report is made; what was not used of it goes.
+    #[inline]
     pub(crate) fn clear_report(&mut self, after: &mut After<T, R>) {
         if let Some((_, Report::Result(result) | Report::Error(_, result))) = self.report.take()
-            && result.is_some()
+            && let Some(result) = result
         {
-            after.garbage.push((None, result));
+            after.drop_result(result);
         }
     }
 
+    #[inline(always)]
     fn notify(
         &mut self,
         now: Time,
@@ -551,9 +527,23 @@ impl<T, R> State<T, R> {
         after: &mut After<T, R>,
     ) {
         let (is_told, is_settled) = (!self.callbacks.is_empty(), status.is_settled());
-        if !is_told && !is_settled && self.report.is_none() && self.jobs.is_empty() {
-            return;
+        if is_told || is_settled || self.report.is_some() || !self.jobs.is_empty() {
+            self.note(now, task, status, worker, cause, after);
         }
+    }
+
+    /// Notes a change of status that matters to somebody.
+    #[inline(never)]
+    fn note(
+        &mut self,
+        now: Time,
+        task: TaskId,
+        status: Status,
+        worker: Option<WorkerId>,
+        cause: Cause,
+        after: &mut After<T, R>,
+    ) {
+        let (is_told, is_settled) = (!self.callbacks.is_empty(), status.is_settled());
         let worker = worker.filter(|_| is_told).and_then(|worker| self.worker(worker));
         let worker = worker.map(|record| Arc::clone(&record.name));
         let lacks = (is_settled && cause == Cause::NoWorker).then(|| self.lacks_for(task)).flatten();
@@ -575,7 +565,7 @@ impl<T, R> State<T, R> {
                     }
                 };
                 if let Some(earlier) = std::mem::replace(&mut entry.result, result) {
-                    after.garbage.push((None, Some(earlier)));
+                    after.drop_result(earlier);
                 }
             }
         }
@@ -585,7 +575,7 @@ impl<T, R> State<T, R> {
         if is_settled && let Some(entry) = entry {
             entry.outcome = Some((status, cause, now));
             if let Some(payload) = entry.payload.take() {
-                after.garbage.push((Some(payload), None));
+                after.drop_payload(payload);
             }
             self.bound_settled(task, after);
         }
@@ -614,8 +604,15 @@ impl<T, R> State<T, R> {
         {
             self.tasks_by_name.remove(name);
         }
-        if entry.payload.is_some() || entry.result.is_some() {
-            after.garbage.push((entry.payload, entry.result));
+        let Entry { payload, details, result, .. } = entry;
+        if let Some(payload) = payload {
+            after.drop_payload(payload);
+        }
+        if let Some(result) = result {
+            after.drop_result(result);
+        }
+        if let Some(details) = details {
+            after.drop_details(details);
         }
     }
 
@@ -696,7 +693,7 @@ impl<T, R> State<T, R> {
         for key in waiting {
             if let Some(waiter) = self.waiters.get_mut(&key) {
                 waiter.news = News::Failed(why(&name));
-                after.wakes.push(waiter.wake.take());
+                after.wake(waiter.wake.take());
             }
         }
     }
@@ -786,7 +783,7 @@ impl<T, R> State<T, R> {
             && let Some(waiter) = self.waiters.get_mut(&key)
         {
             waiter.news = News::Ready(delivery);
-            after.wakes.push(waiter.wake.take());
+            after.wake(waiter.wake.take());
         } else if self.caller == Some(worker) && self.caught.is_none() {
             self.caught = Some(delivery);
         } else {
@@ -803,7 +800,7 @@ impl<T, R> State<T, R> {
             Some(_) => {}
         }
         let Some(waiter) = self.waiters.remove(&key) else { return News::TimedOut };
-        after.retired.push(waiter.wake);
+        after.retire(waiter.wake);
         if matches!(waiter.news, News::Waiting) {
             self.withdraw(now, waiter.worker, key, after);
             return News::TimedOut;
@@ -821,7 +818,7 @@ impl<T, R> State<T, R> {
     /// Somebody no longer waits. A task that was on its way to them is given back, so that another gets it.
     pub(crate) fn abandon(&mut self, now: Time, key: u64, after: &mut After<T, R>) {
         if let News::Ready(Delivery { task, attempt, payload, .. }) = self.look(now, key, true, after) {
-            after.garbage.push((Some(payload), None));
+            after.drop_payload(payload);
             let _ = self.step(now, Event::GiveBack { task, attempt }, after);
         }
     }
@@ -835,7 +832,7 @@ impl<T, R> State<T, R> {
         if matches!(waiter.news, News::Waiting) {
             waiter.news = News::TimedOut;
             let worker = waiter.worker;
-            after.wakes.push(waiter.wake.take());
+            after.wake(waiter.wake.take());
             self.withdraw(now, worker, key, after);
         }
     }
@@ -847,7 +844,7 @@ impl<T, R> State<T, R> {
             Some(waiter) => std::mem::replace(&mut waiter.wake, Wake::Task(waker)),
             None => Wake::Task(waker),
         };
-        after.retired.push(unused);
+        after.retire(unused);
     }
 
     /// Those who wait for an end that has come and has been told of.

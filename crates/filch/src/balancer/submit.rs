@@ -6,7 +6,8 @@ use filch_core::map::Map;
 use filch_core::{Event, GraphTask, JobId, TaskId, TaskSpec, Time};
 use smallvec::SmallVec;
 
-use super::state::{After, Staged, State};
+use super::after::After;
+use super::state::{Staged, State};
 use super::{Balancer, Shared};
 use crate::error::Error;
 use crate::task::{Dependency, Details, Task, TaskName};
@@ -28,6 +29,7 @@ struct Positions {
 
 impl<T, R> Shared<T, R> {
     /// Everything about a task that can be prepared outside the lock.
+    #[inline]
     fn prepare(&self, task: Task<T>, position: u64) -> Result<(TaskSpec, Staged<T>), Error> {
         let Task { payload, mut details } = task;
         let mut spec = match &mut details {
@@ -54,8 +56,8 @@ enum Siblings<'a> {
 }
 
 /// How a task is called by people: by its name, else by its position among others.
-fn label<T>(staged: &Staged<T>, position: Option<usize>) -> String {
-    match (staged.name(), position) {
+fn label(name: Option<&Arc<str>>, position: Option<usize>) -> String {
+    match (name, position) {
         (Some(name), _) => name.to_string(),
         (None, Some(position)) => format!("#{position}"),
         (None, None) => "(unnamed)".to_owned(),
@@ -74,7 +76,7 @@ impl<T, R> State<T, R> {
     ) -> Result<SmallVec<[u32; 4]>, Error> {
         let mut parents = SmallVec::new();
         let Some(details) = &staged.details else { return Ok(parents) };
-        let task = || label(staged, position);
+        let task = || label(staged.name(), position);
         let unknown = |parent: String| Error::UnknownParent { task: task(), parent };
         if let Some(worker) = &details.pin {
             spec.pin = Some(self.find_worker(worker)?);
@@ -164,11 +166,11 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
                     resolved.and_then(|_| state.check_name(staged.name()))
                 }
             };
-            let name = label(&staged, None);
+            let name = staged.name().cloned();
             state.stage([staged]);
             let result = checked.and_then(|()| {
                 let submitted = state.step(now, Event::Submit(spec), after);
-                submitted.map_err(|refusal| shared.error(state, now, refusal, |_| name.clone()))
+                submitted.map_err(|refusal| shared.error(state, now, refusal, |_| label(name.as_ref(), None)))
             });
             state.unstage(after);
             result?;
