@@ -5,21 +5,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// A mutex whose waiters look again after growing pauses, for about as long as a handful of steps of the machine take,
-/// before they sleep.
+/// A mutex whose waiters look again after pauses before they sleep, since sleeping and being woken costs far more than what
+/// they wait for.
 ///
-/// Sleeping and being woken costs far more than what they wait for. And the pauses are long on purpose: if the lock went
-/// to and fro with every step, so would all of the machine's memory between the caches of two processors, and both would
-/// be slower than one alone (measured with `cargo xtask bench balancer`).
+/// The first pause is about as long as a step of the machine. Whoever finds then that the same thread has taken the lock
+/// again lets it go on for a while: if the lock went to and fro with every step, so would all of the machine's memory
+/// between the caches of two processors, and both would be slower than one alone. So they stay away for long, and look
+/// seldom, because each look takes the lock's own line of memory away from whoever has it (all measured with `cargo xtask
+/// bench balancer`).
+///
+/// It begins a line of memory of its own (two, which are fetched together): what stands around it is read without the
+/// lock, and must not go to and fro with it.
 ///
 /// A thread that holds it and asks for it again would wait for ever. That can only be code of somebody else which is run
 /// under the lock; it gets a panic instead.
+#[repr(C, align(128))]
 pub(crate) struct Lock<T> {
-    mutex: Mutex<T>,
     /// The thread that holds it, as [`this_thread`] names it, and 0 while nobody does. Beside the mutex, so that it is in the
     /// same cache. Only ever compared with the name of the thread that asks, which is here only if that thread wrote it
     /// and has not taken it back; so it needs no order among threads.
     holder: AtomicUsize,
+    /// The thread that took it last, and how often it was taken; only to guess whether that thread will soon do so again.
+    latest: AtomicUsize,
+    turns: AtomicUsize,
+    mutex: Mutex<T>,
 }
 
 thread_local! {
@@ -62,16 +71,24 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-/// Looks at a taken lock before sleeping.
-const LOOKS: u32 = 30;
-/// Length of the first pause between two looks, in spins; it doubles each time.
-const FIRST_PAUSE: u32 = 128;
-/// Length of the longest pause.
-const LONGEST_PAUSE: u32 = 512;
+/// Spins until the first look at a taken lock, about as many as a step of the machine takes.
+const STEP: u32 = 32;
+/// Spins for which a thread that takes the lock again and again is left alone.
+const RUN: u32 = 1024;
+/// Looks at a taken lock before sleeping, and spins between them.
+const LOOKS: u32 = 256;
+const PAUSE: u32 = 64;
+
+fn spin(count: u32) {
+    for _ in 0..count {
+        std::hint::spin_loop();
+    }
+}
 
 impl<T> Lock<T> {
     pub(crate) fn new(value: T) -> Lock<T> {
-        Lock { mutex: Mutex::new(value), holder: AtomicUsize::new(0) }
+        let none = || AtomicUsize::new(0);
+        Lock { holder: none(), latest: none(), turns: none(), mutex: Mutex::new(value) }
     }
 
     /// Takes the lock.
@@ -84,7 +101,11 @@ impl<T> Lock<T> {
             Some(guard) => guard,
             None => self.lock_slowly(),
         };
-        self.holder.store(this_thread(), Ordering::Relaxed);
+        let here = this_thread();
+        self.holder.store(here, Ordering::Relaxed);
+        self.latest.store(here, Ordering::Relaxed);
+        // Nobody else writes it now, so it need not be one operation.
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         Held { guard, holder: &self.holder }
     }
 
@@ -95,17 +116,20 @@ impl<T> Lock<T> {
             "a custom policy or estimator called the balancer that was asking it: it runs while the balancer holds its \
              lock, so this would wait for itself for ever; it must decide by what it is given"
         );
-        let mut pause = FIRST_PAUSE;
+        let state = || (self.latest.load(Ordering::Relaxed), self.turns.load(Ordering::Relaxed));
+        let before = state();
+        spin(STEP);
+        let after = state();
+        if after.0 == before.0 && after.1 != before.1 {
+            spin(RUN);
+        }
         for _ in 0..LOOKS {
-            for _ in 0..pause {
-                std::hint::spin_loop();
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
             if !self.mutex.is_locked()
                 && let Some(guard) = self.mutex.try_lock()
             {
                 return guard;
             }
+            spin(PAUSE);
         }
         self.mutex.lock()
     }
