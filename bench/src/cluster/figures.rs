@@ -48,7 +48,8 @@ pub(super) fn print(figures: &[Figure], json: bool) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["case", "tasks/s", "cpu µs/task", "p50 µs", "memory MB", "efficiency", "ratio", ""]);
-    let number = |value: Option<f64>, digits: usize| value.map_or_else(String::new, |value| format!("{value:.digits$}"));
+    let number =
+        |value: Option<f64>, digits: usize| value.map_or_else(String::new, |value| format!("{value:.digits$}"));
     for figure in figures {
         #[allow(clippy::cast_precision_loss)]
         let memory = figure.rss_bytes.map(|bytes| bytes as f64 / 1e6);

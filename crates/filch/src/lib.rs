@@ -40,6 +40,8 @@ mod assignment;
 mod balancer;
 mod builder;
 mod calm;
+#[cfg(feature = "client")]
+pub mod client;
 mod clock;
 mod error;
 mod explain;
@@ -54,6 +56,8 @@ pub use balancer::{
     Balancer, CallbackId, Job, JobEnd, NextAssignment, ReturnedTask, StatusChange, Subject, WeakBalancer,
 };
 pub use builder::{Builder, PolicyChoice};
+#[cfg(feature = "client")]
+pub use client::Client;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{BuildError, Error};
 pub use explain::{Candidate, Choice, Explanation, Hopeless, JobExplanation, Parent, Reason, Refused};
@@ -69,6 +73,8 @@ pub use filch_core::{
 pub use filch_pool as pool;
 pub use info::{JobStatus, Sample, StealReport, TaskInfo, TaskStatus, WorkerInfo};
 pub use task::{Dependency, PriorityValue, Reported, Task, TaskName};
+#[cfg(feature = "worker")]
+pub use worker::cluster::{Call, Running, WorkerFailure};
 pub use worker::{Worker, WorkerName, WorkerUpdate};
 
 /// A duration as the core counts it; longer than 500 years is for ever.

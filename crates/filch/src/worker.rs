@@ -1,5 +1,8 @@
 //! Workers as they are registered and changed: with names.
 
+#[cfg(feature = "worker")]
+pub(crate) mod cluster;
+
 use std::sync::Arc;
 
 use filch_core::{WorkerChange, WorkerId, WorkerSpec};
@@ -23,6 +26,8 @@ pub struct Worker {
     speed: f64,
     cost_rate: f64,
     weight: f64,
+    #[cfg(feature = "worker")]
+    handlers: filch_node::worker::Handlers,
 }
 
 impl Worker {
@@ -32,7 +37,17 @@ impl Worker {
         let WorkerSpec { slots, speed, cost_rate, weight, .. } = WorkerSpec::default();
         let name: String = id.into();
         let (capabilities, resources) = (Vec::new(), Vec::new());
-        Worker { name: name.into(), capabilities, resources, slots, speed, cost_rate, weight }
+        Worker {
+            name: name.into(),
+            capabilities,
+            resources,
+            slots,
+            speed,
+            cost_rate,
+            weight,
+            #[cfg(feature = "worker")]
+            handlers: filch_node::worker::Handlers::default(),
+        }
     }
 
     /// Its id.
