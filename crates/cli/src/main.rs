@@ -2,12 +2,14 @@
 //!
 //! Each subcommand is a module with its arguments and a `run`; it returns what to exit with and never exits itself.
 
+mod cluster;
 mod completions;
 mod config_command;
 mod demo;
 mod interrupt;
 mod job;
 mod live;
+mod man;
 mod output;
 mod run;
 mod runtime;
@@ -35,19 +37,37 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Args>),
+    Serve(cluster::serve::Args),
+    Worker(Box<cluster::worker_command::Args>),
+    Submit(Box<cluster::submit::Args>),
+    Job(cluster::job_command::Args),
+    Task(cluster::task_command::Args),
+    Stats(cluster::stats::Args),
+    Trace(cluster::trace_command::Args),
+    Spawn(Box<cluster::submit::SpawnArgs>),
     Demo(demo::Args),
     Sim(sim_command::Args),
     Config(config_command::Args),
     Completions(completions::Args),
+    Man(man::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Serve(args) => cluster::serve::run(&args),
+        Command::Worker(args) => cluster::worker_command::run(&args),
+        Command::Submit(args) => cluster::submit::run(&args),
+        Command::Job(args) => cluster::job_command::run(&args),
+        Command::Task(args) => cluster::task_command::run(&args),
+        Command::Stats(args) => cluster::stats::run(&args),
+        Command::Trace(args) => cluster::trace_command::run(&args),
+        Command::Spawn(args) => cluster::submit::spawn(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Sim(args) => sim_command::run(&args),
         Command::Config(args) => config_command::run(args),
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     match result {
         Ok(status) => status,

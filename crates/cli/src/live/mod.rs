@@ -17,7 +17,8 @@ use filch_core::wire::talk::{Ended, Ending, Progress, Said};
 use serde_json::json;
 
 pub(crate) use sink::{Sink, Streams};
-pub(crate) use tally::Tally;
+pub(crate) use summary::duration;
+use tally::Tally;
 
 use crate::job::joblog::{Done, JobLog, Line};
 use crate::job::{Plan, Tasks, Usage};
@@ -50,9 +51,9 @@ pub(crate) struct LiveArgs {
 }
 
 impl LiveArgs {
-    /// Whether anything asks for the end of every task.
-    pub(crate) fn want_tasks(&self) -> bool {
-        self.out.is_some() || self.joblog.is_some() || self.keep_order || self.json
+    /// Whether anything is to be shown of every task.
+    pub(crate) fn want_tasks_shown(&self) -> bool {
+        self.out.is_some() || self.joblog.is_some() || self.keep_order
     }
 
     /// Opens the log, and leaves out of the plan what it says is done.
@@ -89,7 +90,6 @@ pub(crate) struct Live<'a> {
     began: Instant,
     /// Tasks that run at once, if it is known.
     slots: u32,
-    latest: Progress,
 }
 
 /// How a job ended, as far as it was followed.
@@ -113,18 +113,17 @@ impl<'a> Live<'a> {
             tally: Tally::new(),
             began: Instant::now(),
             slots,
-            latest: Progress { total: u64::from(tasks.len()), ..Progress::default() },
         })
     }
 
     /// Takes in what the coordinator says. True once the job is over.
     pub(crate) fn said(&mut self, said: Said) -> io::Result<bool> {
         match said {
-            Said::Progress(progress) => self.progress(progress),
+            Said::Progress(progress) => self.progress(&progress),
             Said::Ended(ended) => self.ended(&ended)?,
             Said::JobDone(progress) => {
                 self.tally.agree(&progress);
-                self.progress(progress);
+                self.progress(&progress);
                 return Ok(true);
             }
             _ => {}
@@ -132,14 +131,8 @@ impl<'a> Live<'a> {
         Ok(false)
     }
 
-    fn progress(&mut self, progress: Progress) {
-        self.bar.show(&progress);
-        self.latest = progress;
-    }
-
-    /// How many run, as far as is known.
-    pub(crate) fn running(&self) -> u64 {
-        self.latest.running
+    fn progress(&mut self, progress: &Progress) {
+        self.bar.show(progress);
     }
 
     /// Says something to whoever looks on, without disturbing the bar.
