@@ -85,7 +85,7 @@ fn ended(status: &str, ending: Ending) -> Said {
     Said::Ended(Box::new(Ended { status: status.to_owned(), ending, ..Ended::default() }))
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn many_submissions_travel_together_and_each_has_a_key() {
     let house = House::open(|_, _| Some(vec![accepted(0, 5)])).await;
     let client = house.client().await;
@@ -102,7 +102,7 @@ async fn many_submissions_travel_together_and_each_has_a_key() {
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), 2000, "no two have the same");
-    assert!(house.heard.lock().unwrap().1 < 1500, "in {} parcels", house.heard.lock().unwrap().1);
+    assert!(house.heard.lock().unwrap().1 < 100, "in {} parcels", house.heard.lock().unwrap().1);
 }
 
 #[tokio::test]
@@ -269,7 +269,7 @@ fn the_blocking_client_does_the_same() {
             _ => vec![Said::Done(true)],
         })
     }));
-    let client = blocking::Client::connect(Dial::Socket(house.access.clone()), "me").unwrap();
+    let client = blocking::Client::connect(Dial::Socket(house.access), "me").unwrap();
     assert_eq!(client.submit(single()), Ok(Submitted { job: 4, task: 0 }));
     assert_eq!(client.call("any", "").unwrap(), "yes");
     let told: Vec<_> = client.watch(4, true).unwrap().collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use filch_core::coordinator::{Coordinator, Input, Output};
 use filch_core::wire::talk::{
-    Answer, Body, Ending, Input as ElementInput, Look, Packet, Peer, Relay, Role, Work, WorkerCard,
+    Answer, Body, Ending, Input as ElementInput, Look, Packet, Peer, Relay, Role, Steals, Work, WorkerCard,
 };
 use filch_core::wire::{Message, VERSION};
 use filch_core::{Action, Config, Event, Record, Status, TaskId, TaskSpec, WorkerChange, WorkerId};
@@ -41,7 +41,8 @@ struct Inner {
     connections: u64,
     welcomed: u64,
     stolen: u64,
-    relayed: FxHashMap<u64, u64>,
+    began: u64,
+    steals: FxHashMap<u64, Steals>,
     next: u64,
 }
 
@@ -67,7 +68,8 @@ impl House {
             connections: 0,
             welcomed: 0,
             stolen: 0,
-            relayed: FxHashMap::default(),
+            began: 0,
+            steals: FxHashMap::default(),
             next: 0,
         }));
         let door = Arc::new(Door::new(None, TOKEN));
@@ -92,16 +94,16 @@ impl House {
     }
 
     /// Submits a single task; its handle.
-    pub(super) fn submit(&self, work: Work, spec: TaskSpec) -> u64 {
+    pub(super) fn submit(&self, work: &Work, spec: TaskSpec) -> u64 {
         let mut inner = self.lock();
-        let payload = inner.keep(&work, false);
+        let payload = inner.keep(work, false);
         inner.put(Input::Event(Event::Submit(Box::new(TaskSpec { payload, ..spec }))));
         payload
     }
 
-    pub(super) fn submit_array(&self, work: Work, count: u32, inputs: Vec<Bytes>) -> u64 {
+    pub(super) fn submit_array(&self, work: &Work, count: u32, inputs: Vec<Bytes>) -> u64 {
         let mut inner = self.lock();
-        let payload = inner.keep(&work, true);
+        let payload = inner.keep(work, true);
         inner.inputs.insert(payload, inputs);
         let template = Box::new(TaskSpec { payload, ..TaskSpec::default() });
         inner.put(Input::Event(Event::SubmitArray { template, count }));
@@ -112,9 +114,18 @@ impl House {
     pub(super) async fn until(&self, what: &str, is_so: impl Fn(&House) -> bool) {
         let began = Instant::now();
         while !is_so(self) {
-            assert!(began.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+            assert!(began.elapsed() < Duration::from_secs(20), "waited in vain until {what}: {}", self.state());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    /// Everything that may explain why something does not come.
+    pub(super) fn state(&self) -> String {
+        let inner = self.lock();
+        let scheduler = inner.machine.scheduler();
+        let workers: Vec<_> = inner.seats.keys().map(|worker| scheduler.worker(*worker)).collect();
+        let (settled, lines, steals) = (inner.settled.len(), inner.lines.len(), &inner.steals);
+        format!("{settled} settled, {lines} lines, {steals:?}, workers {workers:?}")
     }
 
     pub(super) async fn settled(&self, count: usize) {
@@ -140,10 +151,9 @@ impl House {
         inner.endings.values().filter(of).cloned().collect()
     }
 
-    pub(super) fn running(&self) -> u32 {
-        let inner = self.lock();
-        let scheduler = inner.machine.scheduler();
-        inner.seats.keys().filter_map(|worker| scheduler.worker(*worker)).map(|status| status.running).sum()
+    /// How often a worker said that it began something.
+    pub(super) fn began(&self) -> u64 {
+        self.lock().began
     }
 
     pub(super) fn worker(&self, name: &str) -> Option<WorkerId> {
@@ -167,7 +177,7 @@ impl House {
     }
 
     pub(super) fn relayed(&self) -> u64 {
-        self.lock().relayed.values().sum()
+        self.lock().steals.values().map(|steals| steals.relayed).sum()
     }
 
     pub(super) fn look(&self, payload: u64) {
@@ -235,7 +245,7 @@ impl Inner {
         self.endings.extend(packet.endings.into_iter().map(|ending| (ending.task, ending)));
         self.chunks.extend(packet.chunks.into_iter().map(|chunk| (chunk.task, chunk.stderr, chunk.bytes)));
         if let Some(steals) = packet.steals {
-            self.relayed.insert(tag, steals.relayed);
+            self.steals.insert(tag, *steals);
         }
         for message in messages {
             match (message, from) {
@@ -245,6 +255,7 @@ impl Inner {
                     self.put(Input::Hello(hello));
                 }
                 (message, Some(from)) => {
+                    self.began += u64::from(matches!(message, Message::Began(_)));
                     self.stolen += u64::from(matches!(message, Message::Moved { to, .. } if to == from));
                     self.put(Input::Message { from, message });
                 }
