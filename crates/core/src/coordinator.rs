@@ -43,6 +43,8 @@ pub enum Input {
         /// What.
         message: Message,
     },
+    /// A worker that was to finish and go has gone; nobody has to wait for it to come back.
+    Left(WorkerId),
     /// The store has confirmed a write of this coordinator. Only with [`Coordinator::with_store`].
     Stored {
         /// When the write was begun.
@@ -299,6 +301,7 @@ impl Coordinator {
                 }
             }
             Input::Hello(hello) => self.welcome(*hello, out),
+            Input::Left(worker) => self.leave(worker, out),
             Input::Message { from, message } => self.hear(from, message, out),
             Input::Tick => {
                 self.tell(Event::Tick, out);
@@ -439,6 +442,17 @@ impl Coordinator {
         let kept = self.tell(Event::Reattached { worker, held }, out).is_none();
         self.settle_dispute(held, out);
         kept || self.scheduler.who_has(held.task) == Some(worker)
+    }
+
+    /// A worker that got nothing more has gone. What it still had, if anything, is for others; unless it comes back it is for
+    /// its lease to say that of any other.
+    fn leave(&mut self, worker: WorkerId, out: &mut Vec<Output>) {
+        let drained = self.scheduler.worker_state(worker) == Some(WorkerState::Draining);
+        if !drained || self.session(worker).is_none() || self.scheduler.holds(worker).is_none_or(|held| held.0 > 0) {
+            return;
+        }
+        self.sessions[worker.index()] = None;
+        self.tell(Event::Leave { worker, remaining: Remaining::Requeue }, out);
     }
 
     /// A worker was heard.

@@ -214,6 +214,10 @@ async fn read_all<R: AsyncRead + Unpin>(
         let mut parcel = match read_parcel(&mut reader, &mut buffer, LARGEST_PACKET).await {
             Ok(Some(parcel)) => parcel,
             Ok(None) => return "closed by the other side".to_owned(),
+            // Whoever is killed says no farewell.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return "cut off by the other side".to_owned();
+            }
             Err(error) => return error.to_string(),
         };
         parcel.room = Arc::clone(&room).acquire_owned().await.ok();

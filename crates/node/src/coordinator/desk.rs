@@ -248,6 +248,7 @@ impl Desk {
             && seat.connection == Some(connection)
         {
             seat.connection = None;
+            self.put(Input::Left(worker));
         }
         self.looked_at -= gone.looks.len();
         for watched in gone.watches.values() {

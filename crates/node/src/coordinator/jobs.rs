@@ -238,6 +238,16 @@ impl Jobs {
         self.live.iter().map(|(&task, &live)| (task, live))
     }
 
+    /// How many tasks each worker runs, and how many wait with it.
+    pub(super) fn by_worker(&self) -> FxHashMap<WorkerId, (u32, u32)> {
+        let mut counts: FxHashMap<WorkerId, (u32, u32)> = FxHashMap::default();
+        for live in self.live.values() {
+            let (running, queued) = counts.entry(live.worker).or_default();
+            *(if live.runs { running } else { queued }) += 1;
+        }
+        counts
+    }
+
     /// A task is with a worker.
     pub(super) fn handed(&mut self, task: TaskId, worker: WorkerId, now: Time) {
         self.stopped(task);

@@ -32,15 +32,16 @@ impl Desk {
             Query::Tasks { job, status, limit } => return self.tasks_query(connection, id, job, status, limit),
             Query::Task { job, index } => return self.task_query(connection, id, job, index),
             Query::Workers => {
-                let mut views: Vec<WorkerView> =
-                    self.seats.iter().flatten().map(|seat| self.worker_view(seat)).collect();
+                let busy = self.jobs.by_worker();
+                let seats = self.seats.iter().flatten();
+                let mut views: Vec<WorkerView> = seats.map(|seat| self.worker_view(seat, &busy)).collect();
                 views.sort_by(|one, other| one.worker.cmp(&other.worker));
                 json(&views)
             }
             Query::Worker { name } => {
                 let seat = self.worker_names.get(name.as_str()).and_then(|worker| self.seat(*worker));
                 let missing = || No::Because(format!("there is no worker `{name}`; `filch worker list` shows them"));
-                json(&self.worker_view(seat.ok_or_else(missing)?))
+                json(&self.worker_view(seat.ok_or_else(missing)?, &self.jobs.by_worker()))
             }
             Query::Stats => json(&self.stats()),
             Query::Why { job, index } => json(&self.why(job, index)?),
@@ -269,7 +270,8 @@ impl Desk {
 
     // ---- workers and figures ----
 
-    fn worker_view(&self, seat: &Seat) -> WorkerView {
+    fn worker_view(&self, seat: &Seat, busy: &FxHashMap<WorkerId, (u32, u32)>) -> WorkerView {
+        let (running, queued) = busy.get(&seat.id).copied().unwrap_or_default();
         let status = self.machine.scheduler().worker(seat.id);
         let card = &seat.card;
         WorkerView {
@@ -278,8 +280,8 @@ impl Desk {
             state: status.as_ref().map_or("gone", |status| status.state.name()).to_owned(),
             connected: seat.connection.is_some(),
             slots: status.as_ref().map_or(card.slots, |status| status.slots),
-            running: status.as_ref().map_or(0, |status| status.running),
-            queued: status.as_ref().map_or(0, |status| status.queue_length),
+            running,
+            queued,
             completed: status.as_ref().map_or(0, |status| status.total_completed),
             failed: status.as_ref().map_or(0, |status| status.total_failed),
             stolen: status.as_ref().map_or(0, |status| status.stolen),
@@ -325,7 +327,10 @@ impl Labels for Desk {
 
     fn task(&self, id: TaskId) -> String {
         match self.jobs.note(id) {
-            Some(note) if note.job > 0 => format!("{}.{}", note.job, note.index),
+            Some(note) if note.job > 0 => {
+                let number = self.jobs.get(u64::from(note.job)).map(|job| number_of(&job.card, note.index));
+                format!("{}.{}", note.job, number.unwrap_or_default())
+            }
             _ => id.to_string(),
         }
     }
@@ -394,11 +399,16 @@ fn job_view(card: &JobCard, progress: &Progress, done_at: Option<u64>) -> JobVie
     }
 }
 
+/// The number of a task as its submitter counts.
+fn number_of(card: &JobCard, index: u32) -> i64 {
+    card.first.wrapping_add(card.step.wrapping_mul(i64::from(index)))
+}
+
 fn blank_view(card: &JobCard, index: u32) -> TaskView {
     TaskView {
         job: card.number,
         index,
-        number: card.first.wrapping_add(card.step.wrapping_mul(i64::from(index))),
+        number: number_of(card, index),
         name: card.task_names.get(index as usize).filter(|name| !name.is_empty()).cloned(),
         status: "queued".to_owned(),
         cause: None,

@@ -161,6 +161,7 @@ impl Folded {
                 let Some(note) = self.jobs.note(task) else { return };
                 let end = self.ends.get(&(task.to_bits(), attempt)).copied();
                 let number = u64::from(note.job);
+                self.jobs.leave(task);
                 let Some(job) = self.jobs.get_mut(number) else {
                     outcomes.push(outcome(0, note.handle, (task, attempt, status, cause, at), end));
                     return;
