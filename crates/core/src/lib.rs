@@ -37,7 +37,7 @@ mod rng;
 mod scheduler;
 pub mod steal;
 mod task;
-mod terms;
+pub mod terms;
 mod time;
 pub mod told;
 pub mod tracker;

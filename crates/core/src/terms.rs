@@ -1,5 +1,7 @@
 //! What a submitter asks of whoever runs a task, with names: becomes the description that the scheduler knows.
 
+use std::fmt::Display;
+
 use crate::capabilities::CapabilitySet;
 use crate::config::Retry;
 use crate::ids::{AffinityId, CapabilityId, KeyId, KindId, TypeId};
@@ -21,7 +23,6 @@ impl Terms {
         retry: &Retry,
         mut number: impl FnMut(Sort, &str) -> Result<u32, E>,
     ) -> Result<TaskSpec, E> {
-        let invalid = |text| E::from(NameError::Invalid(text));
         let mut spec = TaskSpec {
             exclusive: self.exclusive,
             idempotent: self.idempotent,
@@ -31,14 +32,13 @@ impl Terms {
             ..TaskSpec::default()
         };
         if let Some(level) = self.priority {
-            let refused = || invalid(format!("a priority is a number from 1 (least) to 5, not {level}"));
-            spec.priority = u8::try_from(level).ok().and_then(Priority::new).ok_or_else(refused)?;
+            spec.priority = priority(level)?;
         }
         spec.on_parent_failure = match self.on_parent_failure {
             0 => ParentFailure::Fail,
             1 => ParentFailure::Skip,
             2 => ParentFailure::Run,
-            other => return Err(invalid(format!("{other} is nothing to do when a parent fails"))),
+            other => return Err(NameError::Invalid(format!("{other} is nothing to do when a parent fails")).into()),
         };
         spec.kind = KindId(number(Sort::Kind, &self.kind)?);
         spec.task_type = TypeId(number(Sort::TaskType, &self.task_type)?);
@@ -51,26 +51,48 @@ impl Terms {
         if let Some(key) = &self.key {
             spec.key = Some(KeyId(number(Sort::Key, key)?));
         }
-        spec.retry = self.retry_terms(retry)?;
+        let pause = |nanos: Option<u64>| nanos.map(Span);
+        spec.retry = retry_terms(self.retries, pause(self.backoff_nanos), pause(self.backoff_max_nanos), retry)?;
         for warm in &self.affinity {
             spec.affinity.push((AffinityId(number(Sort::Affinity, &warm.key)?), Span(warm.saves_nanos)));
         }
         Ok(spec)
     }
+}
 
-    /// How often it is tried again, if that is not left to the configuration.
-    fn retry_terms<E: From<NameError>>(&self, usual: &Retry) -> Result<Option<RetryTerms>, E> {
-        if self.retries.is_none() && self.backoff_nanos.is_none() && self.backoff_max_nanos.is_none() {
-            return Ok(None);
-        }
-        let backoff = self.backoff_nanos.map_or(usual.backoff, Span);
-        let backoff_max = self.backoff_max_nanos.map_or(usual.backoff_max.max(backoff), Span);
-        if backoff > backoff_max {
-            let text = format!("the first pause before a retry ({backoff}) is longer than the longest ({backoff_max})");
-            return Err(E::from(NameError::Invalid(text)));
-        }
-        Ok(Some(RetryTerms { max_retries: self.retries.unwrap_or(usual.max_retries), backoff, backoff_max }))
+/// A priority as a whole number.
+///
+/// # Errors
+/// If it is none.
+pub fn priority(level: i64) -> Result<Priority, NameError> {
+    u8::try_from(level).ok().and_then(Priority::new).ok_or_else(|| no_priority(level))
+}
+
+/// Says that something is no priority.
+pub fn no_priority(value: impl Display) -> NameError {
+    NameError::Invalid(format!("a priority is a number from 1 (least) to 5, not {value}"))
+}
+
+/// How often a task is tried again and after which pauses, where that is not all left to what is usual.
+///
+/// # Errors
+/// If the first pause is longer than the longest.
+pub fn retry_terms(
+    retries: Option<u32>,
+    first: Option<Span>,
+    longest: Option<Span>,
+    usual: &Retry,
+) -> Result<Option<RetryTerms>, NameError> {
+    if retries.is_none() && first.is_none() && longest.is_none() {
+        return Ok(None);
     }
+    let backoff = first.unwrap_or(usual.backoff);
+    let backoff_max = longest.unwrap_or(usual.backoff_max.max(backoff));
+    if backoff > backoff_max {
+        let text = format!("the first pause before a retry ({backoff}) is longer than the longest ({backoff_max})");
+        return Err(NameError::Invalid(text));
+    }
+    Ok(Some(RetryTerms { max_retries: retries.unwrap_or(usual.max_retries), backoff, backoff_max }))
 }
 
 fn capabilities<E>(

@@ -1,26 +1,15 @@
-//! Names become numbers here, at the edge of the core, and numbers become names again for people.
-//!
-//! Numbers are never given back, so the number of different names is bounded; see [`NameBook::LIMITS`].
+//! The names of one balancer, for all its threads. Which names there may be and how many is the core's to say
+//! ([`filch_core::names`]); here is only the lock around them.
 
+use filch_core::names::{NameError, Sort};
 use filch_core::policy::PolicyError;
 use filch_core::{
-    AffinityId, Amount, CapabilityId, CapabilitySet, Demand, KeyId, KindId, Lack, Names, ResourceId, Scheduler, Table,
-    TypeId, Vector,
+    AffinityId, Amount, CapabilityId, CapabilitySet, Demand, KeyId, KindId, Lack, Names, ResourceId, Scheduler, TypeId,
+    Vector,
 };
 use parking_lot::RwLock;
 
 use crate::error::Error;
-
-/// What a name is a name of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sort {
-    Capability,
-    Resource,
-    Kind,
-    Key,
-    TaskType,
-    Affinity,
-}
 
 /// All names in use.
 #[derive(Debug, Default)]
@@ -28,37 +17,22 @@ pub(crate) struct NameBook {
     names: RwLock<Names>,
 }
 
-/// The largest amount of a resource: sums of a few of them can still be counted exactly.
-const MOST: f64 = 1e14;
+impl From<NameError> for Error {
+    fn from(error: NameError) -> Error {
+        match error {
+            NameError::TooMany { what, limit } => Error::TooManyNames { what, limit },
+            NameError::Invalid(text) => Error::Invalid(text),
+        }
+    }
+}
 
 impl NameBook {
-    /// Different names of each sort at the most. Capabilities and resources index vectors, so they get fewer.
-    const LIMITS: [(&'static str, u32); 6] = [
-        ("capabilities", 4096),
-        ("resources", 1024),
-        ("kinds", 1 << 20),
-        ("concurrency keys", 1 << 20),
-        ("task types", 4096),
-        ("affinity keys", 1 << 20),
-    ];
-
+    /// The number of a name. Most are known, and then nobody has to wait for another.
     fn number(&self, sort: Sort, name: &str) -> Result<u32, Error> {
-        let (what, limit) = Self::LIMITS[sort as usize];
-        // Without a kind or a type is what most tasks are, so there the empty name means that.
-        if name.is_empty() && !matches!(sort, Sort::Kind | Sort::TaskType) {
-            return Err(Error::Invalid(format!("there is an empty name among the {what}")));
-        }
-        if let Some(known) = table(&self.names.read(), sort).get(name) {
+        if let Some(known) = self.names.read().known(sort, name)? {
             return Ok(known);
         }
-        let mut names = self.names.write();
-        let table = table_mut(&mut names, sort);
-        // Numbers are given in order, so the last one allowed is known if the table is full.
-        let full = table.name(limit - 1) != "?" || table.get("?") == Some(limit - 1);
-        if full && table.get(name).is_none() {
-            return Err(Error::TooManyNames { what, limit });
-        }
-        Ok(table.intern(name))
+        Ok(self.names.write().number(sort, name)?)
     }
 
     /// Gives a scheduler the policies its configuration names for single task types.
@@ -95,27 +69,8 @@ impl NameBook {
     }
 
     fn amounts(&self, amounts: &[(String, f64)]) -> Result<Vec<(ResourceId, Amount)>, Error> {
-        let number = |(name, amount): &(String, f64)| {
-            if !amount.is_finite() || *amount < 0.0 {
-                return Err(Error::Invalid(format!(
-                    "the amount of `{name}` must be a finite number of 0 or more, not {amount}"
-                )));
-            }
-            let exact = Amount::from_f64(*amount);
-            if *amount > 0.0 && exact == Amount(0) {
-                return Err(Error::Invalid(format!(
-                    "the amount of `{name}` must be 0.0001 at the least, not {amount}"
-                )));
-            }
-            let total: f64 = amounts.iter().filter(|other| other.0 == *name).map(|other| other.1).sum();
-            if total > MOST {
-                let text =
-                    format!("the amount of `{name}` must be {MOST:e} at the most, not {total:e}: use a larger unit");
-                return Err(Error::Invalid(text));
-            }
-            Ok((ResourceId(self.number(Sort::Resource, name)?), exact))
-        };
-        amounts.iter().map(number).collect()
+        let pairs = amounts.iter().map(|(name, amount)| (name.as_str(), *amount));
+        filch_core::names::amounts(pairs, |sort, name| self.number(sort, name))
     }
 
     pub(crate) fn resource_name(&self, id: ResourceId) -> String {
@@ -132,38 +87,7 @@ impl NameBook {
 
     /// What a worker lacks, in words.
     pub(crate) fn lack(&self, lack: Lack) -> String {
-        let names = self.names.read();
-        match lack {
-            Lack::Pinned => "the task is pinned to another worker".to_owned(),
-            Lack::Capability(id) => format!("it lacks `{}`", names.capabilities.name(id.0)),
-            Lack::Skill(id) => format!("it lacks the skill `{}`", names.capabilities.name(id.0)),
-            Lack::FewerSkills { shared, best } => format!("it has {shared} of the skills, others have {best}"),
-            Lack::Resource { resource, needs, has } => {
-                format!("it has {has} {}, the task needs {needs}", names.resources.name(resource.0))
-            }
-        }
-    }
-}
-
-fn table(names: &Names, sort: Sort) -> &Table {
-    match sort {
-        Sort::Capability => &names.capabilities,
-        Sort::Resource => &names.resources,
-        Sort::Kind => &names.kinds,
-        Sort::Key => &names.keys,
-        Sort::TaskType => &names.types,
-        Sort::Affinity => &names.affinities,
-    }
-}
-
-fn table_mut(names: &mut Names, sort: Sort) -> &mut Table {
-    match sort {
-        Sort::Capability => &mut names.capabilities,
-        Sort::Resource => &mut names.resources,
-        Sort::Kind => &mut names.kinds,
-        Sort::Key => &mut names.keys,
-        Sort::TaskType => &mut names.types,
-        Sort::Affinity => &mut names.affinities,
+        self.names.read().lack(lack)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use filch_core::{JobId, ParentFailure, Priority, RetryTerms, TaskId, TaskSpec, Time};
+use filch_core::{JobId, ParentFailure, Priority, TaskId, TaskSpec, Time, terms};
 
 use crate::assignment::AttemptId;
 use crate::config::Retry;
@@ -88,14 +88,9 @@ pub enum PriorityValue {
 
 impl PriorityValue {
     fn resolve(self) -> Result<Priority, Error> {
-        let refused = |value: &dyn std::fmt::Display| {
-            Error::Invalid(format!("a priority is a number from 1 (least) to 5, not {value}"))
-        };
         match self {
-            PriorityValue::Level(level) => {
-                u8::try_from(level).ok().and_then(Priority::new).ok_or_else(|| refused(&level))
-            }
-            PriorityValue::Score(score) if score.is_nan() => Err(refused(&score)),
+            PriorityValue::Level(level) => Ok(terms::priority(level)?),
+            PriorityValue::Score(score) if score.is_nan() => Err(terms::no_priority(score).into()),
             PriorityValue::Score(score) => Ok(Priority::from_f64(score)),
         }
     }
@@ -432,11 +427,9 @@ impl Details {
         if self.name.as_ref().is_some_and(|name| name.is_empty()) {
             return Err(Error::Invalid("the name of a task must not be empty; leave it out instead".to_owned()));
         }
-        if let Some((first, longest)) = self.backoff.filter(|(first, longest)| first > longest) {
-            let text = format!("the first pause before a retry ({first:?}) is longer than the longest ({longest:?})");
-            return Err(Error::Invalid(text));
-        }
+        let (first, longest) = self.backoff.map(|(first, longest)| (span(first), span(longest))).unzip();
         let mut spec = TaskSpec {
+            retry: terms::retry_terms(self.retries, first, longest, retry)?,
             requires: names.capabilities(&self.requires)?,
             skills: names.capabilities(&self.skills)?,
             demand: names.demand(&self.resources)?,
@@ -462,13 +455,6 @@ impl Details {
         }
         if let Some(Deadline::At(at)) = self.deadline {
             spec.deadline = Some(at);
-        }
-        if self.retries.is_some() || self.backoff.is_some() {
-            let (backoff, backoff_max) = self
-                .backoff
-                .map_or((retry.backoff, retry.backoff_max), |(first, longest)| (span(first), span(longest)));
-            let max_retries = self.retries.unwrap_or(retry.max_retries);
-            spec.retry = Some(RetryTerms { max_retries, backoff, backoff_max });
         }
         for (key, saved) in &self.affinity {
             spec.affinity.push((names.affinity(key)?, span(*saved)));
