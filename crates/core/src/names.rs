@@ -139,8 +139,8 @@ pub fn amounts<'a, E: From<NameError>>(
     mut number: impl FnMut(Sort, &str) -> Result<u32, E>,
 ) -> Result<Vec<(ResourceId, Amount)>, E> {
     let invalid = |text| E::from(NameError::Invalid(text));
-    let mut found = Vec::new();
-    for (name, amount) in amounts.clone() {
+    let (mut found, all) = (Vec::new(), amounts.clone());
+    for (name, amount) in amounts {
         if !amount.is_finite() || amount < 0.0 {
             let text = format!("the amount of `{name}` must be a finite number of 0 or more, not {amount}");
             return Err(invalid(text));
@@ -149,7 +149,7 @@ pub fn amounts<'a, E: From<NameError>>(
         if amount > 0.0 && exact == Amount(0) {
             return Err(invalid(format!("the amount of `{name}` must be 0.0001 at the least, not {amount}")));
         }
-        let total: f64 = amounts.clone().filter(|other| other.0 == name).map(|other| other.1).sum();
+        let total: f64 = all.clone().filter(|other| other.0 == name).map(|other| other.1).sum();
         if total > MOST {
             let text = format!("the amount of `{name}` must be {MOST:e} at the most, not {total:e}: use a larger unit");
             return Err(invalid(text));
