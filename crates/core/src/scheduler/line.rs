@@ -97,8 +97,14 @@ impl Line {
         if self.first != entry {
             return self.rest.as_mut().is_some_and(|rest| rest.remove(entry));
         }
-        self.first = self.rest.as_mut().and_then(|rest| rest.pop_first()).unwrap_or(NOBODY);
+        self.pop_first();
         true
+    }
+
+    /// Takes the first out.
+    #[inline]
+    pub(crate) fn pop_first(&mut self) {
+        self.first = self.rest.as_mut().and_then(|rest| rest.pop_first()).unwrap_or(NOBODY);
     }
 
     /// All entries, in no particular order.

@@ -322,9 +322,16 @@ impl Scheduler {
     /// Takes a task out of its lane; it stays in its level's list by age.
     #[inline(always)]
     pub(super) fn leave_lane(&mut self, slot: u32) {
+        let signature = self.tasks.at(slot).signature;
+        let next = self.ready.remove(&mut self.signatures[signature].waiting, &self.tasks, slot);
+        self.left_lane(slot, next);
+    }
+
+    /// A task was taken out of its lane, where that is first now.
+    #[inline(always)]
+    pub(super) fn left_lane(&mut self, slot: u32, next: Option<Head>) {
         let task = self.tasks.at(slot);
         let (signature, reserved) = (task.signature, task.flags.has(Flags::RESERVED));
-        let next = self.ready.remove(&mut self.signatures[signature].waiting, &self.tasks, slot);
         if let Some(Head::Task(next)) = next {
             // It will probably be handed out next: by then it has come from memory.
             self.tasks.fetch(next, signature);

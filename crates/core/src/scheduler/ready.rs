@@ -80,22 +80,25 @@ struct JobLanes {
     received: u64,
 }
 
-/// The jobs of one level. The common one, which most tasks belong to, stands apart: it is found without hashing.
+/// The jobs of one level. The common one, which most tasks belong to, stands apart: it is found without hashing, and keeps
+/// its memory while nobody waits in it.
 #[derive(Debug, Default)]
 struct Jobs {
-    common: Option<JobLanes>,
+    common: JobLanes,
+    /// Somebody waits in the common one.
+    common_waits: bool,
     others: Steady<u32, JobLanes>,
 }
 
 impl Jobs {
     #[inline]
     fn get(&self, job: u32) -> Option<&JobLanes> {
-        if job == COMMON_JOB { self.common.as_ref() } else { self.other(job) }
+        if job == COMMON_JOB { self.common_waits.then_some(&self.common) } else { self.other(job) }
     }
 
     #[inline]
     fn get_mut(&mut self, job: u32) -> Option<&mut JobLanes> {
-        if job == COMMON_JOB { self.common.as_mut() } else { self.other_mut(job) }
+        if job == COMMON_JOB { self.common_waits.then_some(&mut self.common) } else { self.other_mut(job) }
     }
 
     // Apart, so that what asks for the common job stays small.
@@ -109,24 +112,27 @@ impl Jobs {
         self.others.get_mut(&job)
     }
 
-    fn insert_new(&mut self, job: u32, lanes: JobLanes) {
+    /// Enters a job that nobody waits in yet.
+    fn insert_new(&mut self, job: u32, received: u64) {
         if job == COMMON_JOB {
-            self.common = Some(lanes);
+            self.common.received = received;
+            self.common_waits = true;
         } else {
-            self.others.insert_new(job, lanes);
+            self.others.insert_new(job, JobLanes { received, ..JobLanes::default() });
         }
     }
 
+    /// Nobody waits in a job any more.
     fn remove(&mut self, job: u32) {
         if job == COMMON_JOB {
-            self.common = None;
+            self.common_waits = false;
         } else {
             self.others.remove(&job);
         }
     }
 
     fn len(&self) -> usize {
-        usize::from(self.common.is_some()) + self.others.len()
+        usize::from(self.common_waits) + self.others.len()
     }
 }
 
@@ -293,7 +299,7 @@ impl Ready {
         let queue = &mut self.levels[usize::from(level) - 1];
         if before.is_none() && queue.jobs.get(job).is_none() {
             queue.turns.insert((received, job));
-            queue.jobs.insert_new(job, JobLanes { received, ..JobLanes::default() });
+            queue.jobs.insert_new(job, received);
             self.count_turns(level);
         }
         let queue = &mut self.levels[usize::from(level) - 1];
@@ -361,6 +367,38 @@ impl Ready {
             let removed = lane.tasks.remove((order, slot));
             debug_assert!(removed, "a central task is found in its lane");
         })
+    }
+
+    /// Takes the first task out of a lane that was found. That task, and what is first in the lane then; nothing if an element
+    /// of an array comes first, or nobody is there.
+    #[inline]
+    pub(crate) fn take_first(
+        &mut self,
+        waiting: &mut Waiting,
+        tasks: &Tasks,
+        found: &Found,
+    ) -> Option<(u32, Option<Head>)> {
+        let &Found { level, job, signature, order, .. } = found;
+        if let Some(slot) = waiting.sole() {
+            if !is_at(tasks, slot, level, job) {
+                return None;
+            }
+            *waiting = Waiting::NOBODY;
+            self.refile(level, job, signature, 0, Some(order), None);
+            return Some((slot, None));
+        }
+        let at = self.lane(level, job, signature)?;
+        let lane = &mut self.lanes[at];
+        let (before, Head::Task(slot)) = lane.head()? else { return None };
+        debug_assert_eq!(before, order, "a lane is found under its head");
+        lane.tasks.pop_first();
+        let (after, first) = lane.head().unzip();
+        self.recent[usize::from(level) - 1] = at;
+        self.refile(level, job, signature, 0, Some(before), after);
+        if after.is_none() {
+            self.drop_lane(level, job, signature, at);
+        }
+        Some((slot, first))
     }
 
     /// Sets the place of the rest of a job's array. `waiting` is its signature's.
@@ -458,7 +496,7 @@ impl Ready {
 
     /// The first lane of all, not below a level.
     #[inline(always)]
-    fn first(&self, floor_level: u8) -> Option<Found> {
+    pub(crate) fn first(&self, floor_level: u8) -> Option<Found> {
         let at = self.occupied.highest()?;
         let (queue, level) = (&self.levels[at], at as u8 + 1);
         let job = queue.turns.first()?.1;

@@ -64,7 +64,7 @@ impl Scheduler {
     }
 
     /// A task that is nowhere takes a slot of a worker and reserves what it asks for.
-    #[inline]
+    #[inline(always)]
     pub(super) fn occupy(&mut self, slot: u32, at: u32) {
         let now = self.now;
         let task = self.tasks.at(slot);
@@ -200,7 +200,7 @@ impl Scheduler {
         self.end_attempt(slot, actions);
         self.settle_at(slot, at, Status::Completed, Cause::None, actions);
         self.aside = NONE;
-        self.serve(at, actions);
+        self.serve_now(at, actions);
         Ok(())
     }
 

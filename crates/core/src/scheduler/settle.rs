@@ -12,11 +12,18 @@ impl Scheduler {
     }
 
     /// The same, naming the worker it was with.
+    #[inline(always)]
     pub(super) fn settle_at(&mut self, slot: u32, at: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
-        if !self.tasks.at(slot).flags.has(Flags::EXTRA) {
+        if self.tasks.at(slot).flags.has(Flags::EXTRA) {
+            self.settle_with_others(slot, at, status, cause, actions);
+        } else {
             self.settle_one(slot, at, status, cause, actions);
-            return;
         }
+    }
+
+    /// The same for a task that others may depend on.
+    #[inline(never)]
+    fn settle_with_others(&mut self, slot: u32, at: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
         // Those who wait for it, and in turn for them; a list, not recursion, since chains may be long.
         let mut settled = vec![(slot, at, status, cause)];
         let mut released = Vec::new();

@@ -97,6 +97,12 @@ impl<T: Ord + Copy> Sorted<T> {
             self.insert(after);
             return;
         };
+        // Where there is no other there is nothing to search.
+        if let [only] = &mut list[..] {
+            debug_assert!(*only == *before, "it is there");
+            *only = after;
+            return;
+        }
         let from = if list.first() == Some(before) { Ok(0) } else { list.binary_search(before) };
         let Ok(from) = from else { return };
         if *before < after && list.get(from + 1).is_none_or(|next| after < *next) {
