@@ -348,8 +348,9 @@ impl Driver {
                     }
                 }
                 Output::Stop { held, cause } => {
-                    if let Some((task, attempt, end)) = self.runs.stop(held, cause) {
-                        self.at_once.push_back((task, attempt, end));
+                    if let Some((end, ending)) = self.runs.stop(held, cause) {
+                        self.keep_ending(ending);
+                        self.at_once.push_back((held.task, held.attempt, end));
                     }
                 }
             }

@@ -224,16 +224,16 @@ impl Runs {
         }
     }
 
-    /// Stops something. If it stops at once, how it ended.
-    pub(super) fn stop(&mut self, held: Held, cause: Cause) -> Option<(TaskId, u32, End)> {
+    /// Stops something. If it stops at once, how it ended and what there is to say about it.
+    pub(super) fn stop(&mut self, held: Held, cause: Cause) -> Option<(End, Option<Ending>)> {
         let run = self.runs.get_mut(&held.task).filter(|run| run.attempt == held.attempt)?;
         run.stopping = Some(cause);
         match &run.what {
             What::Process { running, .. } => running.stop(),
             What::Call(abort) => abort.0.abort(),
             What::Sleep => {
-                self.runs.remove(&held.task);
-                return Some((held.task, held.attempt, end_of_stopped(cause)));
+                let about = Ending { task: held.task.to_bits(), attempt: held.attempt, ..Ending::default() };
+                return self.runs.remove(&held.task).map(|run| stopped(&run, about));
             }
         }
         None
