@@ -16,7 +16,7 @@ mod tests;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use filch_core::WorkerId;
@@ -279,10 +279,16 @@ async fn admit(
     let peer = WorkerId::from_bits(peer);
     let answer = Answer { version: VERSION, ..Answer::default() };
     let (reader, writer, rest) = admitted.answer(answer).await.map_err(|error| error.to_string())?;
-    let deliver = inbox.clone();
-    let deliver = move |arrival| deliver.send(Event::Peer { peer, number, arrival }).is_ok();
-    let out = attach(reader, writer, rest, deliver);
+    // What it says waits until the way back is known: otherwise the answer would look for another one.
+    let gate = Arc::new(Mutex::new(()));
+    let entering = gate.lock().unwrap_or_else(PoisonError::into_inner);
+    let (waiting, deliver) = (Arc::clone(&gate), inbox.clone());
+    let out = attach(reader, writer, rest, move |arrival| {
+        drop(waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        deliver.send(Event::Peer { peer, number, arrival }).is_ok()
+    });
     // Nobody listens any more if the worker has ended.
     let _ = inbox.send(Event::Entered { peer, number, out });
+    drop(entering);
     Ok(())
 }

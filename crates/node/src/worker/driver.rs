@@ -415,7 +415,8 @@ impl Driver {
         }
         let told = (self.machine.telemetry().total().attempts, self.peers.relayed);
         let (attempts, relayed, at) = self.steals_told;
-        if told != (attempts, relayed) && self.now.since(at) >= TELL_STEALS {
+        let due = self.now.since(at) >= TELL_STEALS || self.leaving != Leaving::No;
+        if told != (attempts, relayed) && due {
             let steals = Steals { relayed: told.1, ..Steals::from(self.machine.telemetry().total()) };
             packet.steals = Some(Box::new(steals));
             self.steals_told = (told.0, told.1, self.now);

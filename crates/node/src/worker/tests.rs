@@ -5,11 +5,12 @@ mod house;
 use std::time::Duration;
 
 use bytes::Bytes;
-use filch_core::wire::talk::{InputSort, Program, Variable, Words, Work};
+use filch_core::wire::talk::{InputSort, Opening, Program, Variable, Words, Work};
 use filch_core::{RetryTerms, Span, Status, TaskSpec};
 
 use super::*;
 use crate::access::Access;
+use crate::dial::{Deliver, Doorway, Entered};
 use house::House;
 
 fn call(name: &str, input: &'static str) -> Work {
@@ -191,6 +192,40 @@ async fn a_broken_connection_is_made_again_and_nothing_is_run_twice() {
     house.settled(1).await;
     assert_eq!(house.ending(task).unwrap().stdout, "done\n");
     assert_eq!(std::fs::read_to_string(&marks).unwrap(), "begun\n");
+    handle.drain();
+    end(ending).await;
+}
+
+/// Leads to whichever coordinator is there now.
+struct Junction(Arc<Mutex<Access>>);
+
+impl Doorway for Junction {
+    fn enter(&self, opening: Opening, deliver: Deliver) -> Entered {
+        let dial = Dial::Socket(self.0.lock().unwrap().clone());
+        Box::pin(async move { dial.connect(opening.role.unwrap(), deliver).await.map_err(|error| error.to_string()) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn for_another_coordinator_a_worker_begins_anew() {
+    let first = House::open_in_life("", 5).await;
+    let current = Arc::new(Mutex::new(first.access()));
+    let worker = Worker::new(options("one"));
+    let handle = worker.handle();
+    let ending = tokio::spawn(worker.run(Dial::Near(Arc::new(Junction(Arc::clone(&current))))));
+    let place = tempfile::tempdir().unwrap();
+    let marks = place.path().join("marks");
+    let script = format!("echo $$ >> {}; sleep 1000 & wait", marks.display());
+    first.submit(&Work { program: Some(Program::Shell(script.into())), ..Work::default() }, once());
+    first.until("it has begun", |_| std::fs::read_to_string(&marks).is_ok_and(|text| text.ends_with('\n'))).await;
+    let process = std::path::Path::new("/proc").join(std::fs::read_to_string(&marks).unwrap().trim());
+    // One that has lost everything is in an earlier life than the one before, and knows nothing of what runs.
+    let second = House::open_in_life("", 1).await;
+    *current.lock().unwrap() = second.access();
+    first.cut_all();
+    second.submit_array(&call("noop", ""), 100, Vec::new());
+    second.settled(100).await;
+    second.until("what ran is gone", |_| !process.exists()).await;
     handle.drain();
     end(ending).await;
 }

@@ -48,10 +48,14 @@ struct Inner {
 
 impl House {
     pub(super) async fn open(yaml: &str) -> House {
+        House::open_in_life(yaml, 1).await
+    }
+
+    pub(super) async fn open_in_life(yaml: &str, epoch: u64) -> House {
         let config = Config::from_yaml(yaml, "test").unwrap().config;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let mut machine = Coordinator::new(&config, 1).unwrap();
+        let mut machine = Coordinator::new(&config, epoch).unwrap();
         machine.keep_records(true);
         let inner = Arc::new(Mutex::new(Inner {
             machine,
@@ -204,12 +208,12 @@ async fn accept(listener: TcpListener, door: Arc<Door>, inner: Arc<Mutex<Inner>>
         tokio::spawn(async move {
             let Ok(admitted) = door.admit(socket).await else { return };
             let Some(Role::Worker(card)) = admitted.opening.role.clone() else { return };
-            let (tag, config) = {
+            let (tag, config, epoch) = {
                 let mut inner = inner.lock().unwrap();
                 inner.next += 1;
-                (inner.next, inner.config.clone())
+                (inner.next, inner.config.clone(), inner.machine.epoch())
             };
-            let answer = Answer { version: VERSION, epoch: 1, config, tag, ..Answer::default() };
+            let answer = Answer { version: VERSION, epoch, config, tag, ..Answer::default() };
             let Ok((reader, writer, rest)) = admitted.answer(answer).await else { return };
             let heard = Arc::downgrade(&inner);
             // Nothing of this one is looked at before it is entered.
@@ -330,7 +334,7 @@ impl Inner {
         let line = self.seats.get(&to).and_then(|seat| self.lines.get(&seat.0));
         if let Some((out, _)) = line {
             let mut parcel = Parcel::of(packet);
-            (parcel.messages, parcel.epoch) = (messages, 1);
+            (parcel.messages, parcel.epoch) = (messages, self.machine.epoch());
             out.send(parcel);
         }
     }
