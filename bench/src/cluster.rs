@@ -1,7 +1,9 @@
 //! The benchmark of the cluster: what is measured, in which processes, and how it is told.
 
 mod cases;
+mod command_line;
 mod figures;
+mod peers;
 mod roles;
 
 use std::path::PathBuf;
@@ -54,6 +56,9 @@ enum Role {
     /// Answers every byte that comes to a socket.
     #[command(hide = true)]
     Pong,
+    /// Does nothing, with a runtime, until its standard input ends.
+    #[command(hide = true)]
+    Empty,
 }
 
 /// Runs the benchmark, or one of its processes.
@@ -65,6 +70,7 @@ pub fn main_with(arguments: Arguments) -> Result<()> {
         Some(Role::Coordinator { dir, tls }) => roles::coordinator(&dir, tls),
         Some(Role::Worker { access, name, count, slots }) => roles::worker(&access, &name, count, slots),
         Some(Role::Pong) => roles::pong(),
+        Some(Role::Empty) => roles::empty(),
         None => {
             let figures = cases::run(arguments.filter.as_deref(), arguments.quick)?;
             figures::print(&figures, arguments.json);

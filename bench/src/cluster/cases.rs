@@ -11,11 +11,21 @@ use prost::Message as _;
 
 use super::figures::Figure;
 use super::roles::Cluster;
+use super::{command_line, peers};
 
 type Case = fn(bool) -> Result<Vec<Figure>>;
 
-const CASES: [(&str, Case); 4] =
-    [("noop-array", noop_array), ("noop-single", noop_single), ("await", awaited), ("recovery", recovery)];
+const CASES: [(&str, Case); 9] = [
+    ("noop-array", noop_array),
+    ("noop-single", noop_single),
+    ("await", awaited),
+    ("command-line", command_line::awaited),
+    ("true", command_line::bin_true),
+    ("steal", peers::steal),
+    ("scaling", peers::scaling),
+    ("idle", peers::idle),
+    ("recovery", recovery),
+];
 
 pub(super) fn run(filter: Option<&str>, quick: bool) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
@@ -27,23 +37,23 @@ pub(super) fn run(filter: Option<&str>, quick: bool) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-fn call(function: &str, input: &str) -> Part {
+pub(super) fn call(function: &str, input: &str) -> Part {
     let program = Some(Program::Call(function.to_owned()));
     let work = Work { program, stdin: Bytes::from(input.to_owned()), ..Work::default() };
     Part { work: work.encode_to_vec().into(), ..Part::default() }
 }
 
-fn array(part: Part, count: u32) -> Submit {
+pub(super) fn array(part: Part, count: u32) -> Submit {
     let array = Array { part: Some(part), count, step: 1, ..Array::default() };
     Submit { parts: Some(Parts::Array(array)), ..Submit::default() }
 }
 
 #[allow(clippy::cast_precision_loss)]
-fn per_second(tasks: u32, took: Duration) -> f64 {
+pub(super) fn per_second(tasks: u32, took: Duration) -> f64 {
     f64::from(tasks) / took.as_secs_f64()
 }
 
@@ -79,7 +89,7 @@ fn noop_array(quick: bool) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-async fn wait(client: &Client, job: u64) -> Result<()> {
+pub(super) async fn wait(client: &Client, job: u64) -> Result<()> {
     let mut follow = client.watch(job, false).await?;
     while let Some(said) = follow.next().await {
         if let Said::JobDone(_) = said? {
@@ -172,7 +182,7 @@ fn awaited(quick: bool) -> Result<Vec<Figure>> {
 }
 
 /// In microseconds.
-fn median(times: &mut [Duration]) -> f64 {
+pub(super) fn median(times: &mut [Duration]) -> f64 {
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64() * 1e6
 }

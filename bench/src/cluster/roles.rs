@@ -63,6 +63,14 @@ pub(super) fn worker(access: &Path, name: &str, count: u32, slots: u32) -> Resul
     })
 }
 
+pub(super) fn empty() -> Result<()> {
+    runtime()?.block_on(async {
+        ready();
+        input_ended().await;
+        Ok(())
+    })
+}
+
 #[allow(clippy::print_stdout)]
 pub(super) fn pong() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -118,6 +126,14 @@ impl Process {
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kilobytes = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
         kilobytes.unwrap_or(0) * 1024
+    }
+
+    /// Memory that it shares with nobody, now.
+    pub(super) fn private_memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).unwrap_or_default();
+        let lines = text.lines().filter(|line| line.starts_with("Private_"));
+        let kilobytes = lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        kilobytes.sum::<u64>() * 1024
     }
 
     /// Ends it the hard way.

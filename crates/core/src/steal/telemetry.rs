@@ -58,6 +58,26 @@ pub struct PeerStats {
     pub latency_max: Span,
     /// Attempts per latency bucket: below 100 µs, 500 µs, 1, 5, 10, 50, 100, 500 ms, 1 s, and above.
     pub histogram: [u64; 10],
+    /// Attempts by latency in eighths of an octave, from 1 µs on; as long as the longest needs.
+    pub fine: Vec<u32>,
+}
+
+/// Parts of an octave that latencies are counted by.
+const PARTS: u32 = 8;
+
+/// The part of the fine histogram that a latency belongs to.
+fn fine_part(latency: Span) -> usize {
+    let micros = (latency.0 / 1000).max(1);
+    let octave = micros.ilog2();
+    // The next three bits below the highest say which eighth it is.
+    let eighth = (u128::from(latency.0.max(1000)) * u128::from(PARTS) / (1000_u128 << octave)) as u32 - PARTS;
+    (octave * PARTS + eighth) as usize
+}
+
+/// The middle of a part.
+fn fine_middle(part: usize) -> Span {
+    let (octave, eighth) = (part as u32 / PARTS, part as u64 % u64::from(PARTS));
+    Span((1000_u64 << octave.min(50)) / u64::from(2 * PARTS) * (u64::from(2 * PARTS) + 2 * eighth + 1))
 }
 
 /// Statistics of all steals.
@@ -82,6 +102,20 @@ impl PeerStats {
         Span(self.latency_total.0.checked_div(self.timed).unwrap_or(0))
     }
 
+    /// The median of the known latencies, within a sixteenth; 0 if none is known.
+    #[must_use]
+    pub fn latency_median(&self) -> Span {
+        let known: u64 = self.fine.iter().map(|&count| u64::from(count)).sum();
+        let mut left = known.div_ceil(2);
+        for (part, &count) in self.fine.iter().enumerate() {
+            left = left.saturating_sub(u64::from(count));
+            if left == 0 && known > 0 {
+                return fine_middle(part);
+            }
+        }
+        Span(0)
+    }
+
     /// Adds what somebody else counted.
     pub fn add(&mut self, other: &PeerStats) {
         if other.timed > 0 {
@@ -98,6 +132,12 @@ impl PeerStats {
         self.latency_total += other.latency_total;
         for (count, more) in self.histogram.iter_mut().zip(other.histogram) {
             *count += more;
+        }
+        if self.fine.len() < other.fine.len() {
+            self.fine.resize(other.fine.len(), 0);
+        }
+        for (count, &more) in self.fine.iter_mut().zip(&other.fine) {
+            *count = count.saturating_add(more);
         }
     }
 
@@ -116,13 +156,18 @@ impl PeerStats {
             self.timed += 1;
             let bucket = BUCKETS.iter().position(|&(bound, _)| latency.0 < bound).unwrap_or(BUCKETS.len());
             self.histogram[bucket] += 1;
+            let part = fine_part(latency);
+            if self.fine.len() <= part {
+                self.fine.resize(part + 1, 0);
+            }
+            self.fine[part] = self.fine[part].saturating_add(1);
         }
     }
 }
 
 impl Serialize for PeerStats {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("PeerStats", 11)?;
+        let mut fields = serializer.serialize_struct("PeerStats", 12)?;
         fields.serialize_field("attempts", &self.attempts)?;
         fields.serialize_field("successes", &self.successes)?;
         fields.serialize_field("success_rate", &self.success_rate())?;
@@ -131,6 +176,7 @@ impl Serialize for PeerStats {
         fields.serialize_field("rejections", &self.rejections)?;
         fields.serialize_field("timed", &self.timed)?;
         fields.serialize_field("latency_avg_s", &self.latency_average().as_secs_f64())?;
+        fields.serialize_field("latency_p50_s", &self.latency_median().as_secs_f64())?;
         fields.serialize_field("latency_min_s", &self.latency_min.as_secs_f64())?;
         fields.serialize_field("latency_max_s", &self.latency_max.as_secs_f64())?;
         fields.serialize_field("histogram", &self.histogram)?;
@@ -236,5 +282,26 @@ impl StealTelemetry {
     pub fn forget(&mut self, worker: WorkerId) {
         self.recent.retain(|known| *known != worker);
         self.peers.remove(&worker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_known_within_a_sixteenth() {
+        for latency in [1_000, 1_999, 2_000, 15_000, 30_500, 100_000, 5_000_000, 3_000_000_000_u64] {
+            let mut stats = PeerStats::default();
+            for other in [latency / 10, latency, latency, latency, latency * 10] {
+                stats.record(Some(Span(other)), StealOutcome::Success);
+            }
+            let found = stats.latency_median().0;
+            assert!(found.abs_diff(latency) <= latency / 16 + 1, "{found} for {latency}");
+            let mut sum = PeerStats::default();
+            sum.add(&stats);
+            assert_eq!(sum, stats);
+        }
+        assert_eq!(PeerStats::default().latency_median(), Span(0));
     }
 }

@@ -435,6 +435,9 @@ pub struct Steals {
     /// Messages to peers that went through the coordinator because the peer could not be reached.
     #[prost(uint64, tag = "11")]
     pub relayed: u64,
+    /// How many of those that were answered fell into each part of the fine histogram.
+    #[prost(uint32, repeated, tag = "12")]
+    pub fine: Vec<u32>,
 }
 
 impl From<&StealStats> for Steals {
@@ -451,6 +454,7 @@ impl From<&StealStats> for Steals {
             latency_min_nanos: stats.latency_min.0,
             latency_max_nanos: stats.latency_max.0,
             relayed: 0,
+            fine: stats.fine.clone(),
         }
     }
 }
@@ -472,6 +476,8 @@ impl From<&Steals> for StealStats {
             latency_min: Span(steals.latency_min_nanos),
             latency_max: Span(steals.latency_max_nanos),
             histogram,
+            // From whoever counts in longer times than there are, nothing is believed.
+            fine: steals.fine.iter().copied().take(512).collect(),
         }
     }
 }

@@ -1,0 +1,158 @@
+//! Many workers: how they steal from each other, how evenly that makes them work, and what they cost while they do nothing.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use bytes::Bytes;
+use filch_core::wire::talk::{Array, Parts, Submit, Terms};
+use filch_node::client::Client;
+use filch_node::view::{Query, StatsView, WorkerView};
+
+use super::cases::{call, median, runtime, wait};
+use super::figures::Figure;
+use super::roles::{Cluster, Process};
+
+/// Waits until so many workers are connected; their names.
+async fn connected(client: &Client, count: usize) -> Result<Vec<String>> {
+    loop {
+        let workers: Vec<WorkerView> = client.query(&Query::Workers).await?;
+        if workers.iter().filter(|worker| worker.connected).count() >= count {
+            return Ok(workers.into_iter().map(|worker| worker.worker).collect());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Tasks that sleep for so long each, all pushed to the queues of some workers.
+fn sleeps(seconds: &[f64], to: Vec<String>) -> Submit {
+    let mut part = call("sleep", "");
+    part.terms = Some(Terms { to, kind: "sleep".to_owned(), ..Terms::default() });
+    let inputs = seconds.iter().map(|time| Bytes::from(time.to_string())).collect();
+    let count = u32::try_from(seconds.len()).unwrap_or(u32::MAX);
+    let array = Array { part: Some(part), count, inputs, first: 0, step: 1 };
+    Submit { parts: Some(Parts::Array(array)), ..Submit::default() }
+}
+
+/// How long a thief waits for an answer, against a ping-pong of two processes.
+pub(super) fn steal(quick: bool) -> Result<Vec<Figure>> {
+    let tasks = if quick { 300 } else { 2000 };
+    let ping = ping_pong(if quick { 2000 } else { 10_000 })?;
+    let mut cluster = Cluster::start(false)?;
+    cluster.add_workers(1, 1)?;
+    cluster.add_workers(1, 1)?;
+    let stats: StatsView = runtime()?.block_on(async {
+        let client = Client::connect(cluster.dial()?, "bench").await?;
+        let workers = connected(&client, 2).await?;
+        let submitted = client.submit(sleeps(&vec![0.002; tasks], vec![workers[0].clone()])).await?;
+        wait(&client, submitted.job).await?;
+        // What the workers know of their steals comes with their next sign of life.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        Ok::<_, anyhow::Error>(client.query(&Query::Stats).await?)
+    })?;
+    let p50 = stats.steals.get("latency_p50_s").and_then(serde_json::Value::as_f64).map(|seconds| seconds * 1e6);
+    let successes = stats.steals.get("successes").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let note = format!("of a TCP ping-pong ({ping:.1} µs); {successes} steals, {} relayed", stats.relayed);
+    Ok(vec![Figure { p50_us: p50, ratio: p50.map(|p50| p50 / ping), note, ..Figure::new("steal") }])
+}
+
+/// The median of a byte there and back between two processes, in microseconds.
+fn ping_pong(rounds: usize) -> Result<f64> {
+    let pong = Process::start(&["pong"])?;
+    let mut socket = TcpStream::connect(&pong.first_line)?;
+    socket.set_nodelay(true)?;
+    let mut times = Vec::new();
+    let mut byte = [1];
+    for _ in 0..rounds {
+        let began = Instant::now();
+        socket.write_all(&byte)?;
+        socket.read_exact(&mut byte)?;
+        times.push(began.elapsed());
+    }
+    drop(socket);
+    Ok(median(&mut times))
+}
+
+/// Many workers with one slot each; everything is pushed to a tenth of them.
+pub(super) fn scaling(quick: bool) -> Result<Vec<Figure>> {
+    let each = if quick { 20 } else { 100 };
+    let mut figures = Vec::new();
+    for workers in [10_u32, 50, 100] {
+        let mut cluster = Cluster::start(false)?;
+        for _ in 0..workers / 10 {
+            cluster.add_workers(10, 1)?;
+        }
+        // Between 50 and 200 ms, in an order that is the same every time and no pattern.
+        let mut state = 7_u64;
+        let seconds: Vec<f64> = (0..workers * each)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                #[allow(clippy::cast_precision_loss)]
+                let share = (state >> 33) as f64 / (1_u64 << 31) as f64;
+                0.05 + 0.15 * share
+            })
+            .collect();
+        let took = runtime()?.block_on(async {
+            let client = Client::connect(cluster.dial()?, "bench").await?;
+            let names = connected(&client, workers as usize).await?;
+            let to: Vec<String> = names.into_iter().step_by(10).collect();
+            let began = Instant::now();
+            let submitted = client.submit(sleeps(&seconds, to)).await?;
+            wait(&client, submitted.job).await?;
+            anyhow::Ok(began.elapsed())
+        })?;
+        let busy: f64 = seconds.iter().sum();
+        let efficiency = busy / (took.as_secs_f64() * f64::from(workers));
+        let note = format!("{:.2} s, ideal {:.2} s", took.as_secs_f64(), busy / f64::from(workers));
+        figures.push(Figure {
+            efficiency: Some(efficiency),
+            note,
+            ..Figure::new(format!("scaling/{workers} workers"))
+        });
+    }
+    Ok(figures)
+}
+
+/// What it costs to be there: a thousand workers, and one.
+pub(super) fn idle(quick: bool) -> Result<Vec<Figure>> {
+    let seconds = if quick { 3 } else { 15 };
+    let mut cluster = Cluster::start(false)?;
+    for _ in 0..4 {
+        cluster.add_workers(250, 1)?;
+    }
+    let empty = Process::start(&["empty"])?;
+    cluster.add_workers(1, 1)?;
+    let (before, after) = runtime()?.block_on(async {
+        let client = Client::connect(cluster.dial()?, "bench").await?;
+        connected(&client, 1001).await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let before = usage(&cluster);
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        anyhow::Ok((before, usage(&cluster)))
+    })?;
+    #[allow(clippy::cast_precision_loss)]
+    let share = |before: Duration, after: Duration| (after - before).as_secs_f64() / seconds as f64 * 100.0;
+    let last = cluster.workers.last().map_or(0, Process::private_memory);
+    let above = last.saturating_sub(empty.private_memory());
+    Ok(vec![
+        Figure {
+            note: format!("the coordinator takes {:.2}% of a core (at most 5)", share(before.0, after.0)),
+            ..Figure::new("idle/1000 workers")
+        },
+        Figure {
+            rss_bytes: Some(above),
+            note: format!(
+                "above an empty program (at most 5 MB), and {:.2}% of a core (at most 1)",
+                share(before.1, after.1)
+            ),
+            ..Figure::new("idle/one worker")
+        },
+    ])
+}
+
+/// Processor time of the coordinator and of the last process of workers.
+fn usage(cluster: &Cluster) -> (Duration, Duration) {
+    let last = cluster.workers.last().map_or(Duration::ZERO, Process::cpu);
+    (cluster.cpu().0, last)
+}
