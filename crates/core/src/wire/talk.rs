@@ -60,7 +60,7 @@ pub struct Packet {
     /// How a worker's steals go, now and then.
     #[prost(message, optional, boxed, tag = "13")]
     pub steals: Option<Box<Steals>>,
-    /// A worker says that it is to be drained by whoever runs it.
+    /// A worker says that whoever runs it wants it to leave; or it is told that somebody wants that.
     #[prost(bool, tag = "14")]
     pub drain: bool,
     /// What goes to a peer, or comes from one, that cannot be reached directly.

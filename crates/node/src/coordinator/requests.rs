@@ -333,6 +333,11 @@ impl Desk {
     fn drain_by_name(&mut self, name: &str) -> Result<(), No> {
         let worker = self.worker_by_name(name)?;
         self.drain(worker);
+        // It is told too, so that it leaves when it has finished.
+        let connection = self.seat(worker).and_then(|seat| seat.connection);
+        if let Some(packet) = connection.and_then(|connection| self.parcel(connection)) {
+            packet.drain = true;
+        }
         Ok(())
     }
 

@@ -275,6 +275,9 @@ impl Driver {
         for handle in packet.forget {
             self.bodies.forget(handle);
         }
+        if packet.drain {
+            self.drain();
+        }
     }
 
     fn hear_peer(&mut self, from: WorkerId, parcel: Parcel) {

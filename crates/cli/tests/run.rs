@@ -1,0 +1,268 @@
+//! `filch run` as people run it: real processes, real files.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn filch(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
+    command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    filch(arguments).output().expect("the binary runs")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn sorted(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what} in a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn the_first_command_of_the_readme_runs_the_job() {
+    let script = "sleep 0.0$((FILCH_TASK % 9)); echo task $FILCH_TASK";
+    let output = run(&["run", "--array", "1-60", "--workers", "4", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let mut expected: Vec<String> = (1..=60).map(|number| format!("task {number}")).collect();
+    expected.sort();
+    assert_eq!(sorted(&out(&output)), expected);
+    let summary = err(&output);
+    for part in ["60 done in ", "efficiency ", " of 4 slots", "wait p50 ", "p95 ", " stolen", "slowest:"] {
+        assert!(summary.contains(part), "{part} in {summary}");
+    }
+}
+
+#[test]
+fn outputs_are_in_order_if_wished_and_inputs_come_from_everywhere() {
+    let command =
+        ["run", "-k", "--workers", "2", "sh", "-c", "sleep 0.$1; echo $1 $2", "x", "{}", "{n}", ":::", "3", "1", "2"];
+    assert_eq!(out(&run(&command)), "3 1\n1 2\n2 3\n");
+    let mut child =
+        filch(&["run", "-k", "--each-line", "-", "--", "echo"]).stdin(Stdio::piped()).spawn().expect("runs");
+    child.stdin.take().expect("a pipe").write_all(b"a b\nc; d\n").expect("written");
+    assert_eq!(out(&child.wait_with_output().expect("ends")), "a b\nc; d\n");
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("cases.json");
+    std::fs::write(&path, r#"[{"name":"x","size":{"y":1}},{"name":"it's","size":{"y":2}}]"#).expect("written");
+    let path = path.to_str().expect("text");
+    let output = run(&["run", "-k", "--shell", "--each-json", path, "--", "echo {name} {size.y}"]);
+    assert_eq!(out(&output), "x 1\nit's 2\n", "{}", err(&output));
+}
+
+#[test]
+fn failures_are_told_with_the_end_of_what_they_said() {
+    let script = "echo fine; echo trouble >&2; exit $((FILCH_TASK % 2 * 7))";
+    let output = run(&["run", "--array", "1-4", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = err(&output);
+    for part in ["2 done, 2 failed in ", "failures:", "exit code 7", "    | trouble"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let output = run(&["run", "--", "no-such-program-anywhere"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("cannot start no-such-program-anywhere"), "{}", err(&output));
+}
+
+#[test]
+fn programs_get_json() {
+    let output = run(&["run", "--json", "--array", "5-6", "--", "sh", "-c", "echo out; exit $((FILCH_TASK - 5))"]);
+    assert_eq!(output.status.code(), Some(1));
+    let lines: Vec<serde_json::Value> =
+        out(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), 3);
+    let of = |number: i64| lines.iter().find(|line| line["number"] == number).expect("the task").clone();
+    assert_eq!((of(5)["status"].as_str(), of(5)["stdout"].as_str()), (Some("completed"), Some("out\n")));
+    assert_eq!((of(6)["status"].as_str(), of(6)["exit_code"].as_i64()), (Some("failed"), Some(1)));
+    assert_eq!((lines[2]["summary"]["completed"].as_u64(), lines[2]["summary"]["failed"].as_u64()), (Some(1), Some(1)));
+}
+
+#[test]
+fn a_job_goes_on_where_its_log_ends() {
+    let place = tempfile::tempdir().expect("a directory");
+    let in_place = |arguments: &[&str]| filch(arguments).current_dir(place.path()).output().expect("the binary runs");
+    let job =
+        ["run", "--joblog", "log", "--array", "1-6", "--", "sh", "-c", "echo x >> ran-{n}; test -e go -o {n} -gt 3"];
+    assert_eq!(in_place(&job).status.code(), Some(1));
+    let log = std::fs::read_to_string(place.path().join("log")).expect("a log");
+    assert_eq!(log.lines().count(), 7, "{log}");
+    std::fs::write(place.path().join("go"), "").expect("written");
+    let resumed = [&["run", "--resume"], &job[1..]].concat();
+    let output = in_place(&resumed);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(err(&output).contains("3 done, 3 done before in "), "{}", err(&output));
+    let ran = |number: u32| std::fs::read_to_string(place.path().join(format!("ran-{number}"))).expect("it ran").len();
+    assert_eq!((1..=6).map(ran).collect::<Vec<_>>(), [4, 4, 4, 2, 2, 2]);
+    let output = in_place(&resumed);
+    assert!(output.status.success() && err(&output).contains("all tasks of this job are done already"));
+    let output = in_place(&["run", "--resume", "--joblog", "log", "--array", "1-6", "--", "echo", "other"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("is about another command"), "{}", err(&output));
+}
+
+#[test]
+fn outputs_go_to_files_of_their_own() {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("results");
+    let output = run(&[
+        "run",
+        "--out",
+        path.to_str().expect("text"),
+        "--array",
+        "3-4",
+        "--",
+        "sh",
+        "-c",
+        "echo o{n}; echo e{n} >&2",
+    ]);
+    assert_eq!((out(&output).as_str(), output.status.code()), ("", Some(0)));
+    let read = |name: &str| std::fs::read_to_string(path.join(name)).expect("a file");
+    assert_eq!((read("3.out"), read("4.err")), ("o3\n".to_owned(), "e4\n".to_owned()));
+}
+
+#[test]
+fn the_example_of_a_job_file_runs_and_mistakes_are_told_with_their_place() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/jobs/pipeline.yaml");
+    let output = run(&["run", "--file", example]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} in {text}"));
+    assert!(at("20\n") < at("400\n") && at("400\n") < at("all shards are done") && at("all shards") < at("tidied up"));
+    let listed = out(&run(&["run", "--dry-run", "--file", example]));
+    assert!(
+        listed.contains("report (after shard[1], shard[2], shard[3], shard[4]): echo 'all shards are done'"),
+        "{listed}"
+    );
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("bad.yaml");
+    std::fs::write(&path, "tasks:\n  - name: a\n    comand: x\n").expect("written");
+    let output = run(&["run", "--file", path.to_str().expect("text")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        err(&output).contains("bad.yaml:3:5: error: unknown key `comand`")
+            && err(&output).contains("did you mean `command`?"),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
+fn nothing_is_run_in_a_dry_run() {
+    let output = run(&["run", "--dry-run", "--array", "1-3", "--", "touch", "never-{n}", "a b"]);
+    assert_eq!(out(&output), "touch never-1 'a b'\ntouch never-2 'a b'\ntouch never-3 'a b'\n");
+    assert!(!Path::new("never-1").exists());
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_the_next_step() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["run"], "put the command after `--`"),
+        (&["run", "--array", "9-1", "--", "x"], "write `1-9`"),
+        (&["run", "--each-line", "no-such-file", "--", "x"], "cannot read `no-such-file`"),
+        (&["run", "--policy", "randm", "--", "x"], "--policy: "),
+        (&["run", "--resume", "--", "x"], "--joblog"),
+        (&["run", "--array", "1-2", "--", "echo", "{nope}"], "`{nope}` stands for nothing here"),
+    ];
+    for (arguments, expected) in cases {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
+        assert!(err(&output).contains(expected), "{arguments:?}: {}", err(&output));
+    }
+}
+
+#[test]
+fn every_command_has_help_with_examples_and_a_manual_page() {
+    for command in ["run", "serve", "worker", "submit", "job", "task", "stats", "trace", "spawn", "man"] {
+        let output = run(&[command, "--help"]);
+        assert!(output.status.success() && out(&output).contains("Examples:\n  "), "{command}: {}", out(&output));
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    assert!(run(&["man", place.path().to_str().expect("text")]).status.success());
+    for page in ["filch.1", "filch-run.1", "filch-job-list.1"] {
+        assert!(place.path().join(page).exists(), "{page}");
+    }
+}
+
+fn interrupt(child: &std::process::Child) {
+    let sent = Command::new("kill").arg("-INT").arg(child.id().to_string()).status().expect("kill runs");
+    assert!(sent.success());
+}
+
+fn begun(place: &Path, count: usize) -> bool {
+    std::fs::read_dir(place)
+        .expect("a directory")
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().extension().is_some_and(|end| end == "pid"))
+        .count()
+        >= count
+}
+
+fn pids(place: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(place).expect("a directory").filter_map(Result::ok).map(|entry| entry.path());
+    let pids = files.filter(|path| path.extension().is_some_and(|end| end == "pid"));
+    pids.map(|path| PathBuf::from("/proc").join(std::fs::read_to_string(path).expect("a number").trim())).collect()
+}
+
+#[test]
+fn the_first_interrupt_lets_what_runs_finish() {
+    let place = tempfile::tempdir().expect("a directory");
+    let script = "echo $$ > {n}.pid; while ! test -e go; do sleep 0.05; done; echo ended {n}";
+    let mut command = filch(&["run", "--slots", "2", "--array", "1-50", "--shell", "--", script]);
+    let child = command.current_dir(place.path()).spawn().expect("the binary runs");
+    wait_for("two tasks run", || begun(place.path(), 2));
+    interrupt(&child);
+    // It has heard of it when it says so; what runs is let go only then.
+    std::thread::sleep(Duration::from_millis(200));
+    std::fs::write(place.path().join("go"), "").expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130), "{}", err(&output));
+    assert!(sorted(&out(&output)).starts_with(&["ended 1".to_owned(), "ended 2".to_owned()]), "{}", out(&output));
+    assert!(err(&output).contains(" cancelled in "), "{}", err(&output));
+    assert!(pids(place.path()).len() < 50);
+}
+
+#[test]
+fn the_second_interrupt_kills_with_all_children() {
+    let place = tempfile::tempdir().expect("a directory");
+    let script = "trap '' TERM; sleep 600 & echo $! > child-{n}.pid; echo $$ > {n}.pid; wait; sleep 600";
+    let mut command = filch(&["run", "--slots", "2", "--array", "1-9", "--shell", "--", script]);
+    let child = command.current_dir(place.path()).spawn().expect("the binary runs");
+    wait_for("two tasks run", || begun(place.path(), 4));
+    interrupt(&child);
+    std::thread::sleep(Duration::from_millis(200));
+    interrupt(&child);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130), "{}", err(&output));
+    wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_job_and_its_processes() {
+    let place = tempfile::tempdir().expect("a directory");
+    let script = "echo $$ > {n}.pid; echo line {n}; test {n} -gt 4 || exit 0; sleep 600";
+    let mut command = filch(&["run", "--slots", "2", "--array", "1-8", "--shell", "--", script]);
+    let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
+    drop(child.stdout.take());
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+}
