@@ -1,8 +1,8 @@
 //! `filch run` as people run it: real processes, real files.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn filch(arguments: &[&str]) -> Command {
@@ -202,9 +202,27 @@ fn every_command_has_help_with_examples_and_a_manual_page() {
     }
 }
 
-fn interrupt(child: &std::process::Child) {
+fn interrupt(child: &Child) {
     let sent = Command::new("kill").arg("-INT").arg(child.id().to_string()).status().expect("kill runs");
     assert!(sent.success());
+}
+
+/// Interrupts it and waits until it says that it has heard; what it says from there on.
+fn interrupt_and_hear(child: &mut Child) -> BufReader<ChildStderr> {
+    let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+    interrupt(child);
+    let mut line = String::new();
+    while !line.starts_with("stopping: ") {
+        line.clear();
+        assert!(said.read_line(&mut line).expect("readable") > 0, "it says that it stops");
+    }
+    said
+}
+
+fn rest(mut said: BufReader<ChildStderr>) -> String {
+    let mut text = String::new();
+    said.read_to_string(&mut text).expect("readable");
+    text
 }
 
 fn begun(place: &Path, count: usize) -> bool {
@@ -227,16 +245,16 @@ fn the_first_interrupt_lets_what_runs_finish() {
     let place = tempfile::tempdir().expect("a directory");
     let script = "echo $$ > {n}.pid; while ! test -e go; do sleep 0.05; done; echo ended {n}";
     let mut command = filch(&["run", "--slots", "2", "--array", "1-50", "--shell", "--", script]);
-    let child = command.current_dir(place.path()).spawn().expect("the binary runs");
+    let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
     wait_for("two tasks run", || begun(place.path(), 2));
-    interrupt(&child);
-    // It has heard of it when it says so; what runs is let go only then.
-    std::thread::sleep(Duration::from_millis(200));
+    let said = interrupt_and_hear(&mut child);
+    // What runs is let go only then.
     std::fs::write(place.path().join("go"), "").expect("written");
     let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130), "{}", err(&output));
+    let said = rest(said);
+    assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(sorted(&out(&output)).starts_with(&["ended 1".to_owned(), "ended 2".to_owned()]), "{}", out(&output));
-    assert!(err(&output).contains(" cancelled in "), "{}", err(&output));
+    assert!(said.contains(" cancelled in "), "{said}");
     assert!(pids(place.path()).len() < 50);
 }
 
@@ -245,13 +263,12 @@ fn the_second_interrupt_kills_with_all_children() {
     let place = tempfile::tempdir().expect("a directory");
     let script = "trap '' TERM; sleep 600 & echo $! > child-{n}.pid; echo $$ > {n}.pid; wait; sleep 600";
     let mut command = filch(&["run", "--slots", "2", "--array", "1-9", "--shell", "--", script]);
-    let child = command.current_dir(place.path()).spawn().expect("the binary runs");
+    let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
     wait_for("two tasks run", || begun(place.path(), 4));
-    interrupt(&child);
-    std::thread::sleep(Duration::from_millis(200));
+    let said = interrupt_and_hear(&mut child);
     interrupt(&child);
     let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(130), "{}", rest(said));
     wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
 }
 

@@ -1,0 +1,211 @@
+//! A coordinator, workers and clients as processes of their own, through the commands that people use.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A coordinator in a directory of its own. Everything that was started for it ends with it.
+struct Cluster {
+    place: tempfile::TempDir,
+    processes: Vec<Child>,
+}
+
+impl Cluster {
+    fn start(options: &[&str]) -> Cluster {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut cluster = Cluster { place, processes: Vec::new() };
+        cluster.spawn(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
+        wait_for("the access file is there", || cluster.place.path().join("access.json").exists());
+        cluster
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
+        command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR").env_remove("FILCH_ACCESS");
+        command.env("FILCH_DIR", self.place.path()).current_dir(self.place.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn spawn(&mut self, arguments: &[&str]) -> u32 {
+        let mut command = self.command(arguments);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+        let id = child.id();
+        self.processes.push(child);
+        id
+    }
+
+    fn worker(&mut self, name: &str, options: &[&str]) -> u32 {
+        let id = self.spawn(&[&["worker", "--listen", "127.0.0.1:0", "--name", name], options].concat());
+        wait_for("the worker is there", || self.run(&["worker", "show", name]).status.success());
+        id
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the binary runs")
+    }
+
+    /// What a command that succeeds prints.
+    fn told(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.told(arguments)).expect("JSON")
+    }
+
+    fn take(&mut self, id: u32) -> Child {
+        let at = self.processes.iter().position(|child| child.id() == id).expect("it was started");
+        self.processes.remove(at)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in self.processes.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what} in a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ends(mut child: Child) -> Option<i32> {
+    let mut status = None;
+    wait_for("it ends", || {
+        status = child.try_wait().expect("a child");
+        status.is_some()
+    });
+    status.and_then(|status| status.code())
+}
+
+#[test]
+fn jobs_are_submitted_followed_shown_and_explained() {
+    let mut cluster = Cluster::start(&[]);
+    assert!(cluster.told(&["worker", "list"]).is_empty());
+    cluster.worker("alpha", &["--slots", "2", "--capability", "paint"]);
+    let output =
+        cluster.run(&["submit", "--wait", "-k", "--array", "1-3", "--", "sh", "-c", "echo $FILCH_WORKER $FILCH_TASK"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "alpha 1\nalpha 2\nalpha 3\n");
+    assert_eq!(output.status.code(), Some(0));
+
+    let script = "echo out; echo err >&2; pwd > here; exit $((FILCH_TASK == 2))";
+    let job = cluster.told(&["submit", "--array", "1-3", "--requires", "paint", "--", "sh", "-c", script]);
+    let job = job.trim();
+    assert_eq!(cluster.run(&["job", "wait", job]).status.code(), Some(1));
+    let shown = cluster.json(&["job", "show", job, "--json"]);
+    assert_eq!(
+        (shown["state"].as_str(), shown["completed"].as_u64(), shown["failed"].as_u64()),
+        (Some("failed"), Some(2), Some(1))
+    );
+    assert!(cluster.told(&["job", "show", job]).contains("failed     1\n"));
+    assert_eq!(cluster.json(&["job", "list", "--json"]).as_array().map(Vec::len), Some(2));
+    assert!(cluster.told(&["job", "list"]).contains("completed"));
+    // It ran where it was submitted.
+    let here = std::fs::read_to_string(cluster.place.path().join("here")).expect("a file");
+    assert_eq!(Path::new(here.trim()).canonicalize().ok(), cluster.place.path().canonicalize().ok());
+
+    let failed = cluster.json(&["task", "list", job, "--status", "failed", "--json"]);
+    assert_eq!((failed.as_array().map(Vec::len), failed[0]["number"].as_i64()), (Some(1), Some(2)));
+    let task = format!("{job}.2");
+    assert_eq!(cluster.json(&["task", "show", &task, "--json"])["exit_code"].as_i64(), Some(1));
+    let logs = cluster.run(&["task", "logs", &task]);
+    assert_eq!((logs.stdout.as_slice(), logs.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
+
+    let waits = cluster.told(&["submit", "--requires", "sculpt", "--", "true"]);
+    let waits = waits.trim();
+    assert!(cluster.told(&["task", "why", waits]).contains("it lacks `sculpt`"));
+    cluster.told(&["job", "cancel", waits]);
+    assert_eq!(cluster.json(&["job", "show", waits, "--json"])["state"].as_str(), Some("cancelled"));
+
+    assert!(cluster.told(&["stats"]).contains("workers connected        1\n"));
+    assert_eq!(cluster.json(&["stats", "--json"])["settled"].as_u64(), Some(7));
+    cluster.told(&["trace", "export", job, "-o", "job.jsonl"]);
+    let played = cluster.json(&["sim", "run", "job.jsonl", "--json"]);
+    assert_eq!(played["tasks"]["completed"].as_u64(), Some(3), "{played}");
+}
+
+#[test]
+fn tasks_ask_for_tasks_and_drained_workers_leave() {
+    let mut cluster = Cluster::start(&["--plain"]);
+    let alpha = cluster.worker("alpha", &["--slots", "1"]);
+    let binary = env!("CARGO_BIN_EXE_filch");
+    assert_eq!(
+        cluster.run(&["submit", "--wait", "--", binary, "spawn", "--", "sh", "-c", "echo child"]).stdout,
+        b"2\n"
+    );
+    assert_eq!(cluster.run(&["job", "wait", "2"]).status.code(), Some(0));
+    assert_eq!(cluster.run(&["task", "logs", "2"]).stdout, b"child\n");
+
+    // What a running task writes is seen as it comes.
+    let script = "echo begun; while ! test -e go; do sleep 0.05; done; echo over";
+    let job = cluster.told(&["submit", "--", "sh", "-c", script]);
+    let job = job.trim();
+    let running = || cluster.json(&["task", "list", job, "--json"])[0]["status"] == "running";
+    wait_for("it runs", running);
+    let follower = cluster.command(&["task", "logs", "-f", job]).spawn().expect("the binary runs");
+    cluster.told(&["worker", "drain", "alpha"]);
+    std::fs::write(cluster.place.path().join("go"), "").expect("written");
+    let seen = follower.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&seen.stdout), "begun\nover\n");
+    let alpha = cluster.take(alpha);
+    assert_eq!(ends(alpha), Some(0));
+    assert_eq!(cluster.run(&["job", "wait", job]).status.code(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_the_next_step() {
+    let cluster = Cluster::start(&[]);
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["job", "show", "99"], 1, "there is no job 99; `filch job list` shows them"),
+        (&["task", "show", "x"], 2, "`x` is no task"),
+        (&["worker", "show", "nobody"], 1, "there is no worker `nobody`; `filch worker list` shows them"),
+        (&["submit", "--pin", "nobody", "--", "true"], 1, "there is no worker `nobody`"),
+        (&["submit"], 2, "there is no command to run"),
+        (&["spawn", "--", "true"], 2, "this is no task of a cluster"),
+        (&["job", "list", "--access", "nowhere.json"], 1, "there is no access file nowhere.json"),
+        (&["serve", "--plain"], 2, "--plain listens on a loopback address only"),
+    ];
+    for (arguments, status, expected) in cases {
+        let output = cluster.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+    // Two coordinators never have the same directory.
+    let output = cluster.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_coordinator_that_was_killed_goes_on_and_so_does_its_worker() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "2"]);
+    let script = "while ! test -e go; do sleep 0.05; done; echo x >> ran-$FILCH_TASK";
+    let job = cluster.told(&["submit", "--array", "1-6", "--", "sh", "-c", script]);
+    let job = job.trim();
+    wait_for("tasks run", || cluster.json(&["job", "show", job, "--json"])["running"] == 2);
+    let mut first = cluster.processes.remove(0);
+    first.kill().expect("killed");
+    first.wait().expect("it ended");
+    cluster.spawn(&["serve", "--listen", "127.0.0.1:0"]);
+    std::fs::write(cluster.place.path().join("go"), "").expect("written");
+    wait_for("all tasks are over", || {
+        let shown = cluster.run(&["job", "show", job, "--json"]);
+        serde_json::from_slice::<Value>(&shown.stdout).is_ok_and(|shown| shown["completed"] == 6)
+    });
+    let ran =
+        |number: u32| std::fs::read_to_string(cluster.place.path().join(format!("ran-{number}"))).expect("it ran");
+    assert_eq!((1..=6).map(ran).collect::<String>(), "x\n".repeat(6));
+}
