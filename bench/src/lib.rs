@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+#[cfg(feature = "cluster")]
 pub mod cluster;
 pub mod mix;
 pub mod pool_report;

@@ -19,8 +19,15 @@ pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
     if !known.as_deref().unwrap_or_default().iter().any(|binary| binary == name) {
         bail!("no benchmark is called {name}\n{}", listing(known.as_deref()));
     }
+    if name == "cluster" {
+        // It runs the command line too.
+        let built = process::command("cargo").args(["build", "--release", "--package", "filch-cli"]).status();
+        if !built.context("cannot start cargo")?.success() {
+            bail!("the filch binary cannot be built");
+        }
+    }
     let status = process::command("cargo")
-        .args(["run", "--profile", profile(name), "--package", PACKAGE, "--bin", name, "--"])
+        .args(["run", "--profile", profile(name), "--package", PACKAGE, "--features", features(name), "--bin", name, "--"])
         .args(arguments)
         .status()
         .context("cannot start cargo")?;
@@ -34,6 +41,11 @@ pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
 /// hang on how the compiler happened to divide the program.
 fn profile(name: &str) -> &'static str {
     if name == "pool" { "fat" } else { "release" }
+}
+
+/// What a benchmark needs that the others need not build.
+fn features(name: &str) -> &'static str {
+    if name == "cluster" { "cluster" } else { "" }
 }
 
 fn metadata() -> Result<Value> {

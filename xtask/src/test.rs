@@ -34,7 +34,7 @@ pub(crate) enum Stage {
 }
 
 /// What is not on by itself and is tested all the same.
-const FEATURES: &str = "filch/worker";
+const FEATURES: &str = "filch/worker,filch-bench/cluster";
 
 impl Stage {
     fn name(self) -> &'static str {
