@@ -405,7 +405,7 @@ mod tests {
         assert!(terms.iter().all(|terms| terms.priority == Some(2)));
         assert_eq!((terms[3].resources[0].name.as_str(), terms[3].resources[0].amount), ("memory", 1024.0));
         // What is done need not be waited for.
-        let mut rest = plan.clone();
+        let mut rest = plan;
         rest.leave_out(|position| position == 3 || position == 1);
         let Some(Parts::Graph(graph)) = rest.submit().parts else { panic!("no graph") };
         let after: Vec<&[u32]> = graph.parts.iter().map(|part| part.after.as_slice()).collect();
