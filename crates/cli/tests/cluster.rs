@@ -129,8 +129,19 @@ fn jobs_are_submitted_followed_shown_and_explained() {
     cluster.told(&["job", "cancel", waits]);
     assert_eq!(cluster.json(&["job", "show", waits, "--json"])["state"].as_str(), Some("cancelled"));
 
+    // Tasks of a graph have names, and numbers from 1.
+    std::fs::write(
+        cluster.place.path().join("two.yaml"),
+        "tasks: [{ name: a, command: echo $FILCH_TASK }, { name: b, command: echo $FILCH_TASK, after: a }]",
+    )
+    .expect("written");
+    assert_eq!(cluster.told(&["submit", "--wait", "--file", "two.yaml"]), "1\n2\n");
+    let listed = cluster.json(&["task", "list", "4", "--json"]);
+    assert_eq!((listed[1]["number"].as_i64(), listed[1]["name"].as_str()), (Some(2), Some("b")));
+    assert_eq!(cluster.told(&["task", "logs", "4.2"]), "2\n");
+
     assert!(cluster.told(&["stats"]).contains("workers connected        1\n"));
-    assert_eq!(cluster.json(&["stats", "--json"])["settled"].as_u64(), Some(7));
+    assert_eq!(cluster.json(&["stats", "--json"])["settled"].as_u64(), Some(9));
     cluster.told(&["trace", "export", job, "-o", "job.jsonl"]);
     let played = cluster.json(&["sim", "run", "job.jsonl", "--json"]);
     assert_eq!(played["tasks"]["completed"].as_u64(), Some(3), "{played}");

@@ -202,7 +202,14 @@ impl Client {
         let mut patience = Patience::new(self.shared.options.resubmit_for);
         loop {
             let mut follow = self.follow(Ask::Submit(Box::new(submit.clone()))).await?;
-            match follow.next().await {
+            // How it goes may be told before it is durable, which is what the answer waits for.
+            let answer = loop {
+                match follow.next().await {
+                    Some(Ok(Said::Progress(_))) => {}
+                    other => break other,
+                }
+            };
+            match answer {
                 Some(Ok(Said::Submitted(submitted))) => return Ok((submitted, follow)),
                 Some(Ok(other)) => return Err(unexpected(&other)),
                 Some(Err(error)) => patience.bear(error).await?,

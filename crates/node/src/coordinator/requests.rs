@@ -189,6 +189,8 @@ impl Desk {
     }
 
     fn submit_graph(&mut self, graph: Graph, mut card: JobCard, parent: Option<TaskId>) -> Result<Submitted, No> {
+        // People count from 1.
+        card.first = 1;
         let mut tasks = Vec::with_capacity(graph.parts.len());
         for part in &graph.parts {
             Self::check_body(&part.work)?;
