@@ -27,7 +27,18 @@ pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
         }
     }
     let status = process::command("cargo")
-        .args(["run", "--profile", profile(name), "--package", PACKAGE, "--features", features(name), "--bin", name, "--"])
+        .args([
+            "run",
+            "--profile",
+            profile(name),
+            "--package",
+            PACKAGE,
+            "--features",
+            features(name),
+            "--bin",
+            name,
+            "--",
+        ])
         .args(arguments)
         .status()
         .context("cannot start cargo")?;

@@ -110,6 +110,7 @@ pub(crate) enum Later {
     Json(String),
     Refused(String),
     Output(Box<filch_core::wire::talk::Ending>),
+    Said(Box<filch_core::wire::talk::Said>),
 }
 
 /// Whoever wants in is told this.

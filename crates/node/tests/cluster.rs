@@ -109,6 +109,41 @@ async fn the_same_submission_twice_is_one() {
 }
 
 #[tokio::test]
+async fn who_was_cut_off_hears_the_rest_under_the_same_key() {
+    let mut cluster = Cluster::start(false, 1).await;
+    let client = cluster.client().await;
+    // Over before anybody asks again, and after a restart at that.
+    let single = Submit { key: Bytes::from("single"), ..common::single(call_of("echo"), "hello") };
+    let first = client.submit_and_wait(single.clone()).await.unwrap();
+    let job = Submit { key: Bytes::from("job"), ..array_of(call_of("noop"), 10) };
+    let (submitted, mut follow) = client.submit_and_follow(job.clone()).await.unwrap();
+    assert_eq!(finish(&mut follow).await.0, 10);
+    drop((client, follow));
+    cluster.restart().await;
+    let client = cluster.client().await;
+    let again = client.submit_and_wait(single).await.unwrap();
+    assert_eq!((again.task, again.ending), (first.task, first.ending));
+    let (same, mut follow) = client.submit_and_follow(job).await.unwrap();
+    assert_eq!(same, submitted);
+    assert_eq!(finish(&mut follow).await, (10, 0, 0));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_drained_is_not_waited_for() {
+    let cluster = Cluster::start(false, 2).await;
+    let client = cluster.client().await;
+    let workers = || async { client.query::<Vec<WorkerView>>(&Query::Workers).await.unwrap() };
+    common::until("both are there", || async { workers().await.len() == 2 }).await;
+    client.drain("w0").await.unwrap();
+    // Well before its lease of two seconds is over.
+    let began = std::time::Instant::now();
+    common::until("it has gone", || async { workers().await.len() == 1 }).await;
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_worker_that_is_killed_loses_nothing() {
     let mut cluster = Cluster::start(false, 2).await;
     let client = cluster.client().await;

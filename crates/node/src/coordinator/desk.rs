@@ -804,8 +804,10 @@ impl Desk {
 
     pub(super) fn note_key(&mut self, key: Bytes, answer: Submitted) {
         if !key.is_empty() {
-            self.page.keys.push(KeyNote { key: key.clone(), task: answer.task, job: answer.job });
-            self.keys.insert(key, answer);
+            let handle = self.jobs.note(TaskId::from_bits(answer.task)).filter(|_| answer.job == 0);
+            let handle = handle.map_or(0, |note| note.handle);
+            self.page.keys.push(KeyNote { key: key.clone(), task: answer.task, job: answer.job, handle });
+            self.keys.insert(key, answer, handle);
         }
     }
 

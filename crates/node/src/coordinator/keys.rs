@@ -12,26 +12,27 @@ const KEPT: usize = 100_000;
 /// The latest submissions.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    known: FxHashMap<Bytes, Submitted>,
+    known: FxHashMap<Bytes, (Submitted, u64)>,
     order: VecDeque<Bytes>,
 }
 
 impl Keys {
-    pub(super) fn get(&self, key: &Bytes) -> Option<&Submitted> {
-        self.known.get(key)
+    /// The first answer, and the handle of a single task.
+    pub(super) fn get(&self, key: &Bytes) -> Option<(Submitted, u64)> {
+        self.known.get(key).copied()
     }
 
     /// All of them, the oldest first.
     pub(super) fn notes(&self) -> Vec<KeyNote> {
         let note = |key: &Bytes| {
-            let Submitted { job, task } = *self.known.get(key)?;
-            Some(KeyNote { key: key.clone(), task, job })
+            let (Submitted { job, task }, handle) = *self.known.get(key)?;
+            Some(KeyNote { key: key.clone(), task, job, handle })
         };
         self.order.iter().filter_map(note).collect()
     }
 
-    pub(super) fn insert(&mut self, key: Bytes, answer: Submitted) {
-        if key.is_empty() || self.known.insert(key.clone(), answer).is_some() {
+    pub(super) fn insert(&mut self, key: Bytes, answer: Submitted, handle: u64) {
+        if key.is_empty() || self.known.insert(key.clone(), (answer, handle)).is_some() {
             return;
         }
         self.order.push_back(key);

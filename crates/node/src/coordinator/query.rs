@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::told::{Explanation, Labels, RestExplanation};
-use filch_core::wire::talk::{Ending, JobCard, Progress, Said};
+use filch_core::wire::talk::{Ended, Ending, JobCard, Progress, Said};
 use filch_core::{JobId, KeyId, Lack, ResourceId, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
@@ -54,6 +54,7 @@ impl Desk {
     pub(super) fn answered(&mut self, connection: u64, id: u64, answer: Later) {
         match answer {
             Later::Json(json) => self.reply(connection, id, Said::Json(json)),
+            Later::Said(said) => self.reply(connection, id, *said),
             Later::Refused(why) => {
                 let refused = filch_core::wire::talk::Refused { why, retry_after_nanos: None };
                 self.reply(connection, id, Said::Refused(refused));
@@ -229,6 +230,39 @@ impl Desk {
             Ok(Later::Json(json(&past_view(&card, &outcome, &workers, ending.as_ref()))))
         });
         Ok(())
+    }
+
+    /// How a single task ended that is over.
+    pub(super) fn past_end(&self, connection: u64, id: u64, task: u64, handle: u64) {
+        let (store, shard) = (Arc::clone(&self.store), self.shard);
+        self.ask_history(connection, id, move |history| {
+            let Some(outcome) = history.task(0, handle)? else {
+                return Ok(Later::Refused("the task is over, and nothing is kept of it any more".to_owned()));
+            };
+            let ended = Ended {
+                task,
+                status: outcome.status.name().to_owned(),
+                cause: outcome.cause.words().unwrap_or_default().to_owned(),
+                attempts: outcome.attempts,
+                worker: history.workers()?.remove(&outcome.worker).unwrap_or_default(),
+                ran_nanos: outcome.ran,
+                began_nanos: outcome.began,
+                hops: outcome.hops,
+                ending: ending(&*store, shard, outcome.ending)?.map(Box::new),
+                ..Ended::default()
+            };
+            Ok(Later::Said(Box::new(Said::Ended(Box::new(ended)))))
+        });
+    }
+
+    /// How a job ended that is known only from the past.
+    pub(super) fn past_done(&self, connection: u64, id: u64, number: u64) {
+        self.ask_history(connection, id, move |history| {
+            Ok(match history.job(number)? {
+                Some((_, _, progress)) => Later::Said(Box::new(Said::JobDone(progress.unwrap_or_default()))),
+                None => Later::Refused(unknown_job(number)),
+            })
+        });
     }
 
     /// What a task that has ended wrote.

@@ -103,8 +103,8 @@ impl Folded {
             items.push(Item::Job(Box::new(card.clone())));
             self.jobs.open(card);
         }
-        for KeyNote { key, task, job } in page.keys {
-            self.keys.insert(key, Submitted { job, task });
+        for KeyNote { key, task, job, handle } in page.keys {
+            self.keys.insert(key, Submitted { job, task }, handle);
         }
         self.ends = page.ends.map(|ends| spread(&ends)).unwrap_or_default();
         let mut outcomes = Vec::new();

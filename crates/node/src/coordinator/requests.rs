@@ -80,23 +80,41 @@ impl Desk {
     }
 
     fn submitted(&mut self, connection: u64, id: u64, submit: Submit) -> Result<(), No> {
-        let answer = match self.keys.get(&submit.key) {
-            Some(first) => *first,
-            None => {
-                if self.store.pending_bytes() > MOST_PENDING {
-                    return Err(No::Full("the store cannot keep up".to_owned(), Span::from_millis(200)));
-                }
-                let (key, watch) = (submit.key.clone(), submit.watch);
-                let answer = self.submit(submit)?;
-                self.note_key(key, answer);
-                if watch {
-                    self.follow(connection, id, answer);
-                }
-                answer
+        let watch = submit.watch;
+        if let Some((first, handle)) = self.keys.get(&submit.key) {
+            self.reply_when_durable(connection, id, Said::Submitted(first));
+            if watch {
+                self.follow_again(connection, id, first, handle);
             }
-        };
+            return Ok(());
+        }
+        if self.store.pending_bytes() > MOST_PENDING {
+            return Err(No::Full("the store cannot keep up".to_owned(), Span::from_millis(200)));
+        }
+        let key = submit.key.clone();
+        let answer = self.submit(submit)?;
+        self.note_key(key, answer);
+        if watch {
+            self.follow(connection, id, answer);
+        }
         self.reply_when_durable(connection, id, Said::Submitted(answer));
         Ok(())
+    }
+
+    /// A submitter that was cut off wants to hear the rest.
+    fn follow_again(&mut self, connection: u64, id: u64, first: Submitted, handle: u64) {
+        if first.job == 0 {
+            match self.jobs.note(TaskId::from_bits(first.task)) {
+                Some(_) => self.follow(connection, id, first),
+                None => self.past_end(connection, id, first.task, handle),
+            }
+            return;
+        }
+        match self.jobs.get(first.job).map(|job| (job.done_at.is_some(), job.progress.clone())) {
+            Some((false, _)) => self.follow(connection, id, first),
+            Some((true, progress)) => self.reply_when_durable(connection, id, Said::JobDone(progress)),
+            None => self.past_done(connection, id, first.job),
+        }
     }
 
     /// A submitter hears of everything that becomes of its submission.

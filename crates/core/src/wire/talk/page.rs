@@ -138,4 +138,7 @@ pub struct KeyNote {
     /// The number of the job, if it was one.
     #[prost(uint64, tag = "3")]
     pub job: u64,
+    /// The handle of a single task, which its past is found under.
+    #[prost(uint64, tag = "4")]
+    pub handle: u64,
 }
