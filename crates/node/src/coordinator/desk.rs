@@ -458,13 +458,14 @@ impl Desk {
             }
             let keyed = packet.endings.into_iter().map(|ending| ((ending.task, ending.attempt), ending));
             self.endings.extend(keyed);
+            // What a task wrote comes before its end, after which nobody looks on.
+            for chunk in packet.chunks {
+                self.pass_output(chunk);
+            }
             for message in messages {
                 self.heard(connection, message);
             }
             self.endings.clear();
-            for chunk in packet.chunks {
-                self.pass_output(chunk);
-            }
             for relay in packet.relays {
                 self.pass_on(connection, relay);
             }
