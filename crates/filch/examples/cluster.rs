@@ -2,6 +2,8 @@
 //!
 //! `cargo run --example cluster --features worker`
 
+#![allow(clippy::print_stdout, reason = "an example prints")]
+
 use filch::Worker;
 use filch::client::{Client, Event, Job};
 

@@ -1,5 +1,6 @@
 //! Clients and workers of the library with a real coordinator, over sockets.
 #![cfg(feature = "worker")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -13,6 +13,7 @@ mod keys;
 mod query;
 mod recover;
 mod requests;
+mod seats;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use self::desk::Desk;
+use self::desk::{Desk, Kept};
 use self::history::Keeper;
 use self::recover::{Folded, Unreadable};
 use crate::clock::Clock;
@@ -234,7 +235,7 @@ fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
     let clock = Clock::new();
     let machine = Machine::new(&config, taken.epoch.0).map_err(|error| Failure::Config(error.to_string()))?;
     let machine = machine.with_store(clock.now());
-    let mut desk = Desk::new(machine, config, store, shard, taken.epoch, clock, history, inbox);
+    let mut desk = Desk::new(machine, config, Kept { store, shard, epoch: taken.epoch, history }, clock, inbox);
     desk.retention = Span(u64::try_from(retention.as_nanos()).unwrap_or(u64::MAX / 4));
     desk.names = folded.names.clone();
     desk.use_policies()?;

@@ -1,5 +1,7 @@
 //! Coordinator, workers and clients together, over real sockets and in one process.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::time::Duration;

@@ -119,7 +119,7 @@ fn write(run: &[Message]) -> Sort {
         Message::Offer { request, orders } => Sort::Offer(write_orders(*request, orders)),
         Message::Revoke { .. } => {
             let causes = run.iter().filter_map(|message| match message {
-                Message::Revoke { cause, .. } => Some(number_of(&CAUSES, cause)),
+                Message::Revoke { cause, .. } => Some(number_of(CAUSES, cause)),
                 _ => None,
             });
             Sort::Revoke(proto::Coded { helds: some_helds(), codes: alike(causes) })
@@ -269,7 +269,7 @@ impl Reader {
                 self.messages.push(message);
             }
             Sort::Revoke(revoked) => self.each(revoked.helds.as_ref(), &revoked.codes, |held, &code| {
-                Ok(Message::Revoke { held, cause: value_of(&CAUSES, code, "cause")? })
+                Ok(Message::Revoke { held, cause: value_of(CAUSES, code, "cause")? })
             })?,
             Sort::Ruling(ruled) => self.each(ruled.helds.as_ref(), &ruled.codes, |held, &code| {
                 Ok(Message::Ruling { held, yours: value_of(&[false, true], code, "ruling")? })

@@ -10,17 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use filch_core::coordinator::{Coordinator as Machine, Input, Output};
 use filch_core::journal::Detail;
-use filch_core::names::{NameError, Sort};
+use filch_core::names::Sort;
 use filch_core::steal::StealStats;
 use filch_core::wire::talk::{
-    Body, Ended, Ending, Input as ElementInput, KeyNote, NewName, Packet, Page, Peer, Relay, Reply, Said, Submitted,
-    WorkerCard, WorkerNote,
+    Body, Ended, Ending, Input as ElementInput, KeyNote, Packet, Page, Peer, Relay, Reply, Said, Submitted, WorkerCard,
 };
 use filch_core::wire::{Group, Message};
-use filch_core::{
-    Action, Amount, CapabilityId, CapabilitySet, Config, Held, JobId, Names, Record, ResourceId, Span, Status, TaskId,
-    TaskSpec, Time, Vector, WorkerId, WorkerSpec,
-};
+use filch_core::{Action, Config, Held, JobId, Names, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -72,6 +68,14 @@ pub(super) struct Seat {
 pub(super) enum Later {
     Message(WorkerId, Message),
     Reply(u64, Reply),
+}
+
+/// Where everything is kept.
+pub(super) struct Kept {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) shard: Shard,
+    pub(super) epoch: Epoch,
+    pub(super) history: Keeper,
 }
 
 /// The desk.
@@ -132,16 +136,8 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(
-        machine: Machine,
-        config: Config,
-        store: Arc<dyn Store>,
-        shard: Shard,
-        epoch: Epoch,
-        clock: Clock,
-        history: Keeper,
-        inbox: Inbox,
-    ) -> Desk {
+    pub(super) fn new(machine: Machine, config: Config, kept: Kept, clock: Clock, inbox: Inbox) -> Desk {
+        let Kept { store, shard, epoch, history } = kept;
         Desk {
             machine,
             now: clock.now(),
@@ -313,131 +309,6 @@ impl Desk {
         (self.begun > self.durable).then_some(self.begun)
     }
 
-    // ---- workers ----
-
-    pub(super) fn seat(&self, worker: WorkerId) -> Option<&Seat> {
-        self.seats.get(worker.index())?.as_ref().filter(|seat| seat.id == worker)
-    }
-
-    fn seat_mut(&mut self, worker: WorkerId) -> Option<&mut Seat> {
-        self.seats.get_mut(worker.index())?.as_mut().filter(|seat| seat.id == worker)
-    }
-
-    pub(super) fn worker_name(&self, worker: WorkerId) -> String {
-        self.seat(worker).map_or_else(|| worker.to_string(), |seat| seat.name.to_string())
-    }
-
-    pub(super) fn number(&mut self, sort: Sort, name: &str) -> Result<u32, NameError> {
-        if let Some(known) = self.names.known(sort, name)? {
-            return Ok(known);
-        }
-        let number = self.names.number(sort, name)?;
-        self.page.names.push(NewName { sort: sort as u32, name: name.to_owned() });
-        Ok(number)
-    }
-
-    /// The description of a worker that the machine gets.
-    pub(super) fn worker_spec(&mut self, card: &WorkerCard, tag: u64) -> Result<WorkerSpec, NameError> {
-        let mut capabilities = Vec::with_capacity(card.capabilities.len());
-        for name in &card.capabilities {
-            capabilities.push(CapabilityId(self.number(Sort::Capability, name)?));
-        }
-        let pairs: Vec<(String, f64)> = card.resources.iter().map(|one| (one.name.clone(), one.amount)).collect();
-        let pairs = pairs.iter().map(|(name, amount)| (name.as_str(), *amount));
-        let resources: Vec<(ResourceId, Amount)> =
-            filch_core::names::amounts(pairs, |sort, name| self.number(sort, name))?;
-        Ok(WorkerSpec {
-            tag,
-            capabilities: capabilities.into_iter().collect::<CapabilitySet>(),
-            resources: Vector::new(resources),
-            slots: card.slots.clamp(1, 1 << 16),
-            ..WorkerSpec::default()
-        })
-    }
-
-    /// A worker wants to connect: the numbers of what it can do and has, or why not.
-    pub(super) fn check_in(&mut self, card: &WorkerCard, connection: u64) -> Result<(Vec<u32>, Vec<u32>), String> {
-        if card.name.is_empty() {
-            return Err("a worker needs a name".to_owned());
-        }
-        if let Some(id) = self.worker_names.get(card.name.as_str())
-            && self.seat(*id).is_some_and(|seat| seat.connection.is_some())
-            && card.known != Some(id.to_bits())
-        {
-            return Err(format!("a worker `{}` is connected already; give this one another --name", card.name));
-        }
-        self.worker_spec(card, connection).map_err(|error| error.to_string())?;
-        let capabilities = card.capabilities.iter().filter_map(|name| self.names.table(Sort::Capability).get(name));
-        let resources = card.resources.iter().filter_map(|one| self.names.table(Sort::Resource).get(&one.name));
-        Ok((capabilities.collect(), resources.collect()))
-    }
-
-    /// A worker introduces itself to the machine.
-    fn greet(&mut self, connection: u64, mut hello: Box<filch_core::wire::Hello>) {
-        let Some(found) = self.connections.get(&connection) else { return };
-        let Some(card) = found.card.clone() else { return };
-        // What it is was said when it connected; nobody else's numbers are believed.
-        let Ok(spec) = self.worker_spec(&card, connection) else { return };
-        hello.spec = spec;
-        hello.known = hello.known.filter(|worker| self.seat(*worker).is_some_and(|seat| *seat.name == *card.name));
-        self.put(Input::Hello(hello));
-    }
-
-    fn joined(&mut self, connection: u64, worker: WorkerId) {
-        let Some(found) = self.connections.get_mut(&connection) else { return };
-        found.worker = Some(worker);
-        let Some(card) = found.card.clone() else { return };
-        let name: Arc<str> = card.name.as_str().into();
-        if let Some(seat) = self.seat_mut(worker) {
-            // The one it had before is dead, whether it knows or not.
-            let before = seat.connection.replace(connection).filter(|before| *before != connection);
-            seat.card = card;
-            if let Some(before) = before {
-                self.connections.remove(&before);
-            }
-            return;
-        }
-        let at = worker.index();
-        if at >= self.seats.len() {
-            self.seats.resize_with(at + 1, || None);
-        }
-        self.page.workers.push(WorkerNote { worker: worker.to_bits(), name: card.name.clone() });
-        self.past.push(Past::Worker { id: worker.to_bits(), name: Arc::clone(&name) });
-        self.worker_names.insert(Arc::clone(&name), worker);
-        tracing::info!(worker = %name, id = %worker, "joined");
-        self.seats[at] = Some(Seat {
-            id: worker,
-            name,
-            connection: Some(connection),
-            card,
-            steals: StealStats::default(),
-            relayed: 0,
-        });
-    }
-
-    pub(super) fn restore_seat(&mut self, worker: WorkerId, name: &str) {
-        let at = worker.index();
-        if at >= self.seats.len() {
-            self.seats.resize_with(at + 1, || None);
-        }
-        let name: Arc<str> = name.into();
-        self.worker_names.insert(Arc::clone(&name), worker);
-        let card = Box::new(WorkerCard { name: name.to_string(), ..WorkerCard::default() });
-        self.seats[at] =
-            Some(Seat { id: worker, name, connection: None, card, steals: StealStats::default(), relayed: 0 });
-    }
-
-    pub(super) fn unseat(&mut self, worker: WorkerId) {
-        let Some(seat) = self.seats.get_mut(worker.index()) else { return };
-        if let Some(seat) = seat.take_if(|seat| seat.id == worker) {
-            tracing::info!(worker = %seat.name, id = %worker, "left");
-            if self.worker_names.get(&seat.name) == Some(&worker) {
-                self.worker_names.remove(&seat.name);
-            }
-            self.steals_gone.add(&seat.steals);
-        }
-    }
-
     // ---- what comes in ----
 
     pub(super) fn arrived(&mut self, connection: u64, parcel: Parcel) {
@@ -460,7 +331,7 @@ impl Desk {
             self.endings.extend(keyed);
             // What a task wrote comes before its end, after which nobody looks on.
             for chunk in packet.chunks {
-                self.pass_output(chunk);
+                self.pass_output(&chunk);
             }
             for message in messages {
                 self.heard(connection, message);
@@ -604,10 +475,10 @@ impl Desk {
                     self.jobs.enter(task, number, index, payload);
                 }
             }
-            Action::Notify { task, status, .. } => {
-                if !matches!(status, Status::Running | Status::Assigned) && !status.is_settled() {
-                    self.jobs.stopped(task);
-                }
+            Action::Notify { task, status, .. }
+                if !matches!(status, Status::Running | Status::Assigned) && !status.is_settled() =>
+            {
+                self.jobs.stopped(task);
             }
             Action::JobDone { job } => self.job_done(job),
             Action::ElementsSettled { job, count, status, .. } => {

@@ -129,6 +129,9 @@ fn cause_number(cause: Cause) -> u32 {
     Cause::ALL.iter().position(|known| *known == cause).unwrap_or(0) as u32
 }
 
+/// A job, when it was done and how it went.
+pub(crate) type PastJob = (JobCard, Option<u64>, Option<Progress>);
+
 /// Something that history hears.
 pub(crate) enum Item {
     /// A job was opened.
@@ -195,7 +198,7 @@ pub(crate) struct History {
     db: Connection,
     /// What is not written yet, by job.
     buffers: FxHashMap<u64, Vec<Outcome>>,
-    cards: Vec<Box<JobCard>>,
+    cards: Vec<JobCard>,
     ends: Vec<(u64, u64, Box<Progress>)>,
     workers: Vec<(u64, Arc<str>)>,
     buffered: usize,
@@ -277,7 +280,7 @@ impl History {
     fn take(&mut self, item: Item) -> Result<(), Error> {
         self.dirty |= !matches!(item, Item::Ask(_) | Item::Flush(_));
         match item {
-            Item::Job(card) => self.cards.push(card),
+            Item::Job(card) => self.cards.push(*card),
             Item::Worker { id, name } => self.workers.push((id, name)),
             Item::Settled(outcomes) => {
                 self.buffered += outcomes.len();
@@ -354,13 +357,13 @@ impl History {
     // ---- questions ----
 
     /// A job that is done, or was open when it was last written.
-    pub(crate) fn job(&mut self, number: u64) -> Result<Option<(JobCard, Option<u64>, Option<Progress>)>, Error> {
+    pub(crate) fn job(&mut self, number: u64) -> Result<Option<PastJob>, Error> {
         self.write()?;
         let sql = "select card, done_at, progress from jobs where number = ?";
         self.select_job(sql, number).map_err(|error| Error::sqlite(&self.path, error))
     }
 
-    fn select_job(&self, sql: &str, number: u64) -> rusqlite::Result<Option<(JobCard, Option<u64>, Option<Progress>)>> {
+    fn select_job(&self, sql: &str, number: u64) -> rusqlite::Result<Option<PastJob>> {
         let mut statement = self.db.prepare_cached(sql)?;
         let found = statement.query_row(params![number.cast_signed()], |row| {
             let card: Vec<u8> = row.get(0)?;
@@ -375,7 +378,7 @@ impl History {
     }
 
     /// The newest jobs that are done.
-    pub(crate) fn jobs(&mut self, limit: usize) -> Result<Vec<(JobCard, Option<u64>, Option<Progress>)>, Error> {
+    pub(crate) fn jobs(&mut self, limit: usize) -> Result<Vec<PastJob>, Error> {
         self.write()?;
         let sql = "select number from jobs order by number desc limit ?";
         let numbers = || -> rusqlite::Result<Vec<i64>> {

@@ -449,7 +449,7 @@ impl Desk {
     }
 
     /// What a running task writes goes to those who look on.
-    pub(super) fn pass_output(&mut self, chunk: Chunk) {
+    pub(super) fn pass_output(&mut self, chunk: &Chunk) {
         let task = TaskId::from_bits(chunk.task);
         let lookers = self.lookers(task);
         for (connection, id) in lookers {

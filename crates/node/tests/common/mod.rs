@@ -1,5 +1,5 @@
 //! A cluster in a temporary directory.
-#![allow(dead_code, reason = "not every test uses all of it")]
+#![allow(dead_code, clippy::needless_pass_by_value, reason = "not every test uses all of it, and tests read better so")]
 
 use std::future::Future;
 use std::sync::Arc;

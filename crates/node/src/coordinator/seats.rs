@@ -1,0 +1,137 @@
+//! Workers as people know them: names, cards, and which connection is whose.
+
+use std::sync::Arc;
+
+use filch_core::coordinator::Input;
+use filch_core::names::{NameError, Sort};
+use filch_core::steal::StealStats;
+use filch_core::wire::talk::{NewName, WorkerCard, WorkerNote};
+use filch_core::{Amount, CapabilityId, CapabilitySet, ResourceId, Vector, WorkerId, WorkerSpec};
+
+use super::desk::{Desk, Seat};
+use super::history::Item as Past;
+
+impl Desk {
+    pub(super) fn seat(&self, worker: WorkerId) -> Option<&Seat> {
+        self.seats.get(worker.index())?.as_ref().filter(|seat| seat.id == worker)
+    }
+
+    pub(super) fn seat_mut(&mut self, worker: WorkerId) -> Option<&mut Seat> {
+        self.seats.get_mut(worker.index())?.as_mut().filter(|seat| seat.id == worker)
+    }
+
+    pub(super) fn worker_name(&self, worker: WorkerId) -> String {
+        self.seat(worker).map_or_else(|| worker.to_string(), |seat| seat.name.to_string())
+    }
+
+    pub(super) fn number(&mut self, sort: Sort, name: &str) -> Result<u32, NameError> {
+        if let Some(known) = self.names.known(sort, name)? {
+            return Ok(known);
+        }
+        let number = self.names.number(sort, name)?;
+        self.page.names.push(NewName { sort: sort as u32, name: name.to_owned() });
+        Ok(number)
+    }
+
+    /// The description of a worker that the machine gets.
+    pub(super) fn worker_spec(&mut self, card: &WorkerCard, tag: u64) -> Result<WorkerSpec, NameError> {
+        let mut capabilities = Vec::with_capacity(card.capabilities.len());
+        for name in &card.capabilities {
+            capabilities.push(CapabilityId(self.number(Sort::Capability, name)?));
+        }
+        let pairs: Vec<(String, f64)> = card.resources.iter().map(|one| (one.name.clone(), one.amount)).collect();
+        let pairs = pairs.iter().map(|(name, amount)| (name.as_str(), *amount));
+        let resources: Vec<(ResourceId, Amount)> =
+            filch_core::names::amounts(pairs, |sort, name| self.number(sort, name))?;
+        Ok(WorkerSpec {
+            tag,
+            capabilities: capabilities.into_iter().collect::<CapabilitySet>(),
+            resources: Vector::new(resources),
+            slots: card.slots.clamp(1, 1 << 16),
+            ..WorkerSpec::default()
+        })
+    }
+
+    /// A worker wants to connect: the numbers of what it can do and has, or why not.
+    pub(super) fn check_in(&mut self, card: &WorkerCard, connection: u64) -> Result<(Vec<u32>, Vec<u32>), String> {
+        if card.name.is_empty() {
+            return Err("a worker needs a name".to_owned());
+        }
+        if let Some(id) = self.worker_names.get(card.name.as_str())
+            && self.seat(*id).is_some_and(|seat| seat.connection.is_some())
+            && card.known != Some(id.to_bits())
+        {
+            return Err(format!("a worker `{}` is connected already; give this one another --name", card.name));
+        }
+        self.worker_spec(card, connection).map_err(|error| error.to_string())?;
+        let capabilities = card.capabilities.iter().filter_map(|name| self.names.table(Sort::Capability).get(name));
+        let resources = card.resources.iter().filter_map(|one| self.names.table(Sort::Resource).get(&one.name));
+        Ok((capabilities.collect(), resources.collect()))
+    }
+
+    /// A worker introduces itself to the machine.
+    pub(super) fn greet(&mut self, connection: u64, mut hello: Box<filch_core::wire::Hello>) {
+        let Some(found) = self.connections.get(&connection) else { return };
+        let Some(card) = found.card.clone() else { return };
+        // What it is was said when it connected; nobody else's numbers are believed.
+        let Ok(spec) = self.worker_spec(&card, connection) else { return };
+        hello.spec = spec;
+        hello.known = hello.known.filter(|worker| self.seat(*worker).is_some_and(|seat| *seat.name == *card.name));
+        self.put(Input::Hello(hello));
+    }
+
+    pub(super) fn joined(&mut self, connection: u64, worker: WorkerId) {
+        let Some(found) = self.connections.get_mut(&connection) else { return };
+        found.worker = Some(worker);
+        let Some(card) = found.card.clone() else { return };
+        let name: Arc<str> = card.name.as_str().into();
+        if let Some(seat) = self.seat_mut(worker) {
+            // The one it had before is dead, whether it knows or not.
+            let before = seat.connection.replace(connection).filter(|before| *before != connection);
+            seat.card = card;
+            if let Some(before) = before {
+                self.connections.remove(&before);
+            }
+            return;
+        }
+        let at = worker.index();
+        if at >= self.seats.len() {
+            self.seats.resize_with(at + 1, || None);
+        }
+        self.page.workers.push(WorkerNote { worker: worker.to_bits(), name: card.name.clone() });
+        self.remember(Past::Worker { id: worker.to_bits(), name: Arc::clone(&name) });
+        self.worker_names.insert(Arc::clone(&name), worker);
+        tracing::info!(worker = %name, id = %worker, "joined");
+        self.seats[at] = Some(Seat {
+            id: worker,
+            name,
+            connection: Some(connection),
+            card,
+            steals: StealStats::default(),
+            relayed: 0,
+        });
+    }
+
+    pub(super) fn restore_seat(&mut self, worker: WorkerId, name: &str) {
+        let at = worker.index();
+        if at >= self.seats.len() {
+            self.seats.resize_with(at + 1, || None);
+        }
+        let name: Arc<str> = name.into();
+        self.worker_names.insert(Arc::clone(&name), worker);
+        let card = Box::new(WorkerCard { name: name.to_string(), ..WorkerCard::default() });
+        self.seats[at] =
+            Some(Seat { id: worker, name, connection: None, card, steals: StealStats::default(), relayed: 0 });
+    }
+
+    pub(super) fn unseat(&mut self, worker: WorkerId) {
+        let Some(seat) = self.seats.get_mut(worker.index()) else { return };
+        if let Some(seat) = seat.take_if(|seat| seat.id == worker) {
+            tracing::info!(worker = %seat.name, id = %worker, "left");
+            if self.worker_names.get(&seat.name) == Some(&worker) {
+                self.worker_names.remove(&seat.name);
+            }
+            self.steals_gone.add(&seat.steals);
+        }
+    }
+}
