@@ -133,6 +133,12 @@ impl Client {
     }
 }
 
+/// Where the access file is if nobody says.
+#[must_use]
+pub fn usual_access_file() -> std::path::PathBuf {
+    Access::usual_place()
+}
+
 /// What a program is called in the logs of a coordinator.
 fn program() -> &'static str {
     "library"

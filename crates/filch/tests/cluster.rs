@@ -2,6 +2,10 @@
 #![cfg(feature = "worker")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../examples/cluster.rs"]
+#[allow(dead_code, reason = "its main function is for those who run it")]
+mod example;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -52,6 +56,13 @@ async fn a_function_of_ones_own_is_called() {
     assert!(bad.to_string().contains("utf-8"), "{bad}");
     assert_eq!(client.workers().await.unwrap().len(), 1);
     running.drain().await.unwrap();
+    served.coordinator.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_example_runs() {
+    let served = Served::start().await;
+    example::take_part(served.access()).await.unwrap();
     served.coordinator.stop().await.unwrap();
 }
 
