@@ -1,94 +1,12 @@
 //! A coordinator, workers and clients as processes of their own, through the commands that people use.
 
+mod common;
+
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A coordinator in a directory of its own. Everything that was started for it ends with it.
-struct Cluster {
-    place: tempfile::TempDir,
-    processes: Vec<Child>,
-}
-
-impl Cluster {
-    fn start(options: &[&str]) -> Cluster {
-        let place = tempfile::tempdir().expect("a directory");
-        let mut cluster = Cluster { place, processes: Vec::new() };
-        cluster.spawn(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
-        wait_for("the access file is there", || cluster.place.path().join("access.json").exists());
-        cluster
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
-        command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR").env_remove("FILCH_ACCESS");
-        command.env("FILCH_DIR", self.place.path()).current_dir(self.place.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn spawn(&mut self, arguments: &[&str]) -> u32 {
-        let mut command = self.command(arguments);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
-        let id = child.id();
-        self.processes.push(child);
-        id
-    }
-
-    fn worker(&mut self, name: &str, options: &[&str]) -> u32 {
-        let id = self.spawn(&[&["worker", "--listen", "127.0.0.1:0", "--name", name], options].concat());
-        wait_for("the worker is there", || self.run(&["worker", "show", name]).status.success());
-        id
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().expect("the binary runs")
-    }
-
-    /// What a command that succeeds prints.
-    fn told(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.told(arguments)).expect("JSON")
-    }
-
-    fn take(&mut self, id: u32) -> Child {
-        let at = self.processes.iter().position(|child| child.id() == id).expect("it was started");
-        self.processes.remove(at)
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for child in self.processes.iter_mut().rev() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < until, "{what} in a minute");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn ends(mut child: Child) -> Option<i32> {
-    let mut status = None;
-    wait_for("it ends", || {
-        status = child.try_wait().expect("a child");
-        status.is_some()
-    });
-    status.and_then(|status| status.code())
-}
+use common::{Cluster, ends, wait_for};
 
 #[test]
 fn jobs_are_submitted_followed_shown_and_explained() {
@@ -197,6 +115,26 @@ fn what_cannot_be_done_is_said_with_the_next_step() {
     // Two coordinators never have the same directory.
     let output = cluster.run(&["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn what_failed_is_run_again_under_its_number() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "2"]);
+    let script = "echo $FILCH_TASK $FILCH_INPUT >> ran; test -e mended || test $((FILCH_TASK % 2)) = 1";
+    let words = ["submit", "--", "sh", "-c", script, ":::", "a", "b", "c", "d", "e"];
+    let job = cluster.told(&words);
+    assert_eq!(cluster.run(&["job", "wait", job.trim()]).status.code(), Some(1));
+    std::fs::write(cluster.place.path().join("mended"), "").expect("written");
+    std::fs::remove_file(cluster.place.path().join("ran")).expect("removed");
+    let again = cluster.told(&["job", "retry", job.trim()]);
+    assert_eq!(cluster.run(&["job", "wait", again.trim()]).status.code(), Some(0));
+    let ran = std::fs::read_to_string(cluster.place.path().join("ran")).expect("a file");
+    let mut ran: Vec<&str> = ran.lines().collect();
+    ran.sort_unstable();
+    assert_eq!(ran, ["2 b", "4 d"]);
+    let refused = cluster.run(&["job", "retry", again.trim()]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("nothing to retry"), "{refused:?}");
 }
 
 #[test]

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use filch_core::Status;
-use filch_core::wire::talk::{Ask, Ended, Logs, Name, Part, Parts, Program, Said, Submit, Submitted, Watch, Work};
+use filch_core::wire::talk::{
+    Ask, Ended, Logs, Name, Part, Parts, Program, Retry, Said, Submit, Submitted, Watch, Work,
+};
 use prost::Message as _;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -169,12 +171,16 @@ impl Client {
     fn keyed(&self, mut submit: Submit) -> Result<Submit, ClientError> {
         clerk::check_size(&submit)?;
         if submit.key.is_empty() {
-            let mut key = BytesMut::with_capacity(16);
-            key.put_u64(self.shared.prefix);
-            key.put_u64(self.shared.next_id());
-            submit.key = key.freeze();
+            submit.key = self.new_key();
         }
         Ok(submit)
+    }
+
+    fn new_key(&self) -> Bytes {
+        let mut key = BytesMut::with_capacity(16);
+        key.put_u64(self.shared.prefix);
+        key.put_u64(self.shared.next_id());
+        key.freeze()
     }
 
     /// Submits; the answer comes when it is durable. What is refused for now is submitted again for a while.
@@ -277,10 +283,22 @@ impl Client {
         }
     }
 
-    /// Withdraws a job or a task.
+    /// Has what did not end well of a job that is over done again, as a new job.
     ///
     /// # Errors
     /// If it is refused, or the connection is lost for too long.
+    pub async fn retry(&self, job: u64) -> Result<Submitted, ClientError> {
+        let key = self.new_key();
+        match self.ask(Ask::Retry(Retry { job, key })).await? {
+            Said::Submitted(submitted) => Ok(submitted),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Withdraws a job or a task.
+    ///
+    /// # Errors
+    /// If there is none, or the coordinator cannot be reached.
     pub async fn cancel(&self, name: Name) -> Result<(), ClientError> {
         self.done(Ask::Cancel(name)).await
     }

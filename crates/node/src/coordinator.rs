@@ -13,6 +13,7 @@ mod keys;
 mod query;
 mod recover;
 mod requests;
+mod retry;
 mod seats;
 
 use std::net::SocketAddr;
@@ -112,6 +113,7 @@ pub(crate) enum Later {
     Refused(String),
     Output(Box<filch_core::wire::talk::Ending>),
     Said(Box<filch_core::wire::talk::Said>),
+    Resubmit(Box<filch_core::wire::talk::Submit>),
 }
 
 /// Whoever wants in is told this.

@@ -20,7 +20,8 @@ Examples:
   filch job list                 the newest jobs
   filch job show 12              one of them
   filch job wait 12 13           wait until both are over
-  filch job cancel 12            withdraw it")]
+  filch job cancel 12            withdraw it
+  filch job retry 12             run again what did not end well, as a new job")]
 pub(crate) struct Args {
     #[command(flatten)]
     reach: Reach,
@@ -57,6 +58,15 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Run again what did not end well of jobs that are over, each as a new job. Prints their numbers.
+    Retry {
+        /// Numbers of jobs.
+        #[arg(required = true, value_name = "JOB")]
+        jobs: Vec<u64>,
+        /// Print an array of objects instead.
+        #[arg(long)]
+        json: bool,
+    },
     /// Withdraw jobs, or single tasks of them: what waits is not run, and what runs is stopped.
     Cancel {
         /// Numbers of jobs such as `12`, or tasks such as `12.7`.
@@ -73,6 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Command::Show { job, json } => show(&client, *job, *json).await,
             Command::Wait { jobs, json } => wait(&client, jobs, *json).await,
             Command::Cancel { names } => cancel(&client, names).await,
+            Command::Retry { jobs, json } => retry(&client, jobs, *json).await,
         }
     })
 }
@@ -164,6 +175,21 @@ async fn wait(client: &Client, jobs: &[u64], as_json: bool) -> anyhow::Result<Ex
     }
     let well = views.iter().all(|view| view.failed + view.cancelled + view.skipped == 0);
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn retry(client: &Client, jobs: &[u64], as_json: bool) -> anyhow::Result<ExitCode> {
+    let mut begun = Vec::new();
+    for &job in jobs {
+        let again = client.retry(job).await?.job;
+        begun.push(json!({ "job": job, "retried_as": again }));
+        if !as_json {
+            output::print(&format!("{again}\n"))?;
+        }
+    }
+    if as_json {
+        output::print(&format!("{:#}\n", json!(begun)))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn cancel(client: &Client, names: &[String]) -> anyhow::Result<ExitCode> {

@@ -277,6 +277,9 @@ pub struct Work {
     /// Its name, if it has one.
     #[prost(string, tag = "17")]
     pub name: String,
+    /// What a task gets that is no element of an array any more, as the input that it had there.
+    #[prost(bytes = "bytes", optional, tag = "18")]
+    pub given: Option<Bytes>,
 }
 
 /// What the input of an element is.

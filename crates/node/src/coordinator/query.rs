@@ -55,6 +55,7 @@ impl Desk {
         match answer {
             Later::Json(json) => self.reply(connection, id, Said::Json(json)),
             Later::Said(said) => self.reply(connection, id, *said),
+            Later::Resubmit(submit) => self.resubmit(connection, id, *submit),
             Later::Refused(why) => {
                 let refused = filch_core::wire::talk::Refused { why, retry_after_nanos: None };
                 self.reply(connection, id, Said::Refused(refused));
@@ -80,7 +81,7 @@ impl Desk {
     }
 
     /// Asks history; the answer comes in a later turn.
-    fn ask_history(
+    pub(super) fn ask_history(
         &self,
         connection: u64,
         id: u64,

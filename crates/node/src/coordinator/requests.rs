@@ -41,7 +41,7 @@ impl From<Refusal> for No {
 }
 
 impl No {
-    fn because(why: impl Into<String>) -> No {
+    pub(super) fn because(why: impl Into<String>) -> No {
         No::Because(why.into())
     }
 
@@ -69,12 +69,19 @@ impl Desk {
                 self.reply(connection, id, Said::Done(true));
             }),
             Some(Ask::Logs(logs)) => self.logs(connection, id, &logs),
+            Some(Ask::Retry(retry)) => self.retry(connection, id, retry),
             Some(Ask::Stop(other)) => {
                 self.stop_watching(connection, other);
                 Ok(())
             }
         };
         if let Err(no) = outcome {
+            self.reply(connection, id, no.said());
+        }
+    }
+
+    pub(super) fn resubmit(&mut self, connection: u64, id: u64, submit: Submit) {
+        if let Err(no) = self.submitted(connection, id, submit) {
             self.reply(connection, id, no.said());
         }
     }

@@ -88,7 +88,7 @@ pub struct Request {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// What.
-    #[prost(oneof = "Ask", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "Ask", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub ask: Option<Ask>,
 }
 
@@ -116,6 +116,20 @@ pub enum Ask {
     /// That nothing more is said to the request with this number.
     #[prost(uint64, tag = "8")]
     Stop(u64),
+    /// That what did not end well of a job that is over is done again, as a new job. Answered by `Submitted` or `Refused`.
+    #[prost(message, tag = "9")]
+    Retry(Retry),
+}
+
+/// What is to be done again.
+#[derive(Clone, PartialEq, Message)]
+pub struct Retry {
+    /// The number of the job.
+    #[prost(uint64, tag = "1")]
+    pub job: u64,
+    /// As in [`Submit`].
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: Bytes,
 }
 
 /// A job, a task of a job, or a single task.

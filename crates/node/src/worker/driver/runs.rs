@@ -105,6 +105,7 @@ impl Runs {
 
     /// Begins to do what an order says.
     pub(super) fn start(&mut self, order: &Order, prepared: &Prepared, input: Option<Bytes>, now: Time) -> Started {
+        let input = input.or_else(|| prepared.work.given.clone());
         match &prepared.action {
             Action::Noop => Started::Done(Bytes::new()),
             Action::Echo => self.limited(input.unwrap_or_else(|| prepared.work.stdin.clone())),

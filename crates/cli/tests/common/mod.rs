@@ -1,0 +1,111 @@
+//! A cluster of real processes, through the commands that people use.
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A coordinator in a directory of its own. Everything that was started for it ends with it.
+pub(crate) struct Cluster {
+    pub(crate) place: tempfile::TempDir,
+    pub(crate) processes: Vec<Child>,
+    pub(crate) coordinator: u32,
+}
+
+impl Cluster {
+    pub(crate) fn start(options: &[&str]) -> Cluster {
+        Cluster::start_with("", options)
+    }
+
+    /// A coordinator with a configuration.
+    pub(crate) fn start_with(config: &str, options: &[&str]) -> Cluster {
+        let place = tempfile::tempdir().expect("a directory");
+        std::fs::write(place.path().join("filch.yaml"), config).expect("written");
+        let mut cluster = Cluster { place, processes: Vec::new(), coordinator: 0 };
+        cluster.serve(options);
+        wait_for("the access file is there", || cluster.place.path().join("access.json").exists());
+        cluster
+    }
+
+    /// Starts the coordinator, for the first time or again.
+    pub(crate) fn serve(&mut self, options: &[&str]) {
+        let usual = ["serve", "--listen", "127.0.0.1:0", "--config", "filch.yaml"];
+        self.coordinator = self.spawn(&[&usual[..], options].concat());
+    }
+
+    /// Kills a process and waits until it is gone.
+    pub(crate) fn kill(&mut self, id: u32) {
+        let mut child = self.take(id);
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
+        command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR").env_remove("FILCH_ACCESS");
+        command.env("FILCH_DIR", self.place.path()).current_dir(self.place.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn spawn(&mut self, arguments: &[&str]) -> u32 {
+        let mut command = self.command(arguments);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+        let id = child.id();
+        self.processes.push(child);
+        id
+    }
+
+    pub(crate) fn worker(&mut self, name: &str, options: &[&str]) -> u32 {
+        let id = self.spawn(&[&["worker", "--listen", "127.0.0.1:0", "--name", name], options].concat());
+        wait_for("the worker is there", || self.run(&["worker", "show", name]).status.success());
+        id
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("the binary runs")
+    }
+
+    /// What a command that succeeds prints.
+    pub(crate) fn told(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.told(arguments)).expect("JSON")
+    }
+
+    pub(crate) fn take(&mut self, id: u32) -> Child {
+        let at = self.processes.iter().position(|child| child.id() == id).expect("it was started");
+        self.processes.remove(at)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in self.processes.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what} in a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub(crate) fn ends(mut child: Child) -> Option<i32> {
+    let mut status = None;
+    wait_for("it ends", || {
+        status = child.try_wait().expect("a child");
+        status.is_some()
+    });
+    status.and_then(|status| status.code())
+}
