@@ -55,7 +55,7 @@ impl Desk {
 fn again(submit: Submit, left: &[u32]) -> Option<Submit> {
     let parts = match submit.parts? {
         Parts::Graph(graph) => Parts::Graph(some_of_graph(graph, left)),
-        Parts::Array(array) => some_of_array(array, left)?,
+        Parts::Array(array) => some_of_array(&array, left)?,
         Parts::Single(part) => Parts::Single(part),
     };
     Some(Submit { parts: Some(parts), ..submit })
@@ -69,7 +69,7 @@ fn some_of_graph(graph: Graph, left: &[u32]) -> Graph {
     Graph { parts: parts.collect() }
 }
 
-fn some_of_array(array: Array, left: &[u32]) -> Option<Parts> {
+fn some_of_array(array: &Array, left: &[u32]) -> Option<Parts> {
     let number = |index: u32| array.first.wrapping_add(array.step.wrapping_mul(i64::from(index)));
     let (first, last) = (*left.first()?, *left.last()?);
     let part = array.part.as_ref()?;
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn neighbours_stay_an_array_under_their_numbers() {
-        let Some(Parts::Array(found)) = some_of_array(array(&["a", "b", "c", "d"]), &[1, 2]) else {
+        let Some(Parts::Array(found)) = some_of_array(&array(&["a", "b", "c", "d"]), &[1, 2]) else {
             panic!("no array")
         };
         assert_eq!((found.first, found.step, found.count), (12, 2, 2));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn others_keep_their_numbers_and_inputs_one_by_one() {
-        let Some(Parts::Graph(found)) = some_of_array(array(&["a", "b", "c", "d"]), &[0, 3]) else {
+        let Some(Parts::Graph(found)) = some_of_array(&array(&["a", "b", "c", "d"]), &[0, 3]) else {
             panic!("no graph")
         };
         let works: Vec<Work> = found.parts.iter().map(work).collect();
