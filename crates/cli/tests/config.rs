@@ -1,18 +1,14 @@
 //! `filch config` and `filch completions` as users run them.
 
+mod common;
+
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
+
+use common::filch;
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/config/load-balancing-config.yaml");
-
-fn filch(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
-    // What the surroundings say about colour must not decide what the tests see.
-    command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
 
 fn run(arguments: &[&str]) -> Output {
     filch(arguments).output().expect("the binary runs")

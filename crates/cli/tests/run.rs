@@ -1,16 +1,13 @@
 //! `filch run` as people run it: real processes, real files.
 
+mod common;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-fn filch(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
-    command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
+use common::filch;
 
 fn run(arguments: &[&str]) -> Output {
     filch(arguments).output().expect("the binary runs")

@@ -12,6 +12,7 @@ mod proto;
 mod shapes;
 pub mod talk;
 
+pub use columns::{differences, sums};
 pub use frame::Frame;
 pub use group::Group;
 

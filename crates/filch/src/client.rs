@@ -64,7 +64,7 @@ impl Client {
     /// As [`connect`](Client::connect).
     pub async fn connect_to(access_file: impl AsRef<Path>) -> Result<Client, ClusterError> {
         let access = Access::read(access_file.as_ref())?;
-        Ok(Client(node::Client::connect(Dial::Socket(access), program()).await?))
+        Ok(Client(node::Client::connect(Dial::Socket(access), NAME).await?))
     }
 
     /// Submits a job. It is durable when this returns.
@@ -140,9 +140,7 @@ pub fn usual_access_file() -> std::path::PathBuf {
 }
 
 /// What a program is called in the logs of a coordinator.
-fn program() -> &'static str {
-    "library"
-}
+const NAME: &str = "library";
 
 /// A job that was submitted. Dropping it changes nothing about the job.
 pub struct Submitted {

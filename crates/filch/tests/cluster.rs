@@ -103,6 +103,10 @@ fn without_async_it_is_the_same() {
     assert_eq!(client.call("shout", "hello").unwrap(), "HELLO");
     let summary = client.submit(Job::command(["true"]).array(1, 20)).unwrap().wait().unwrap();
     assert_eq!((summary.completed, summary.total), (20, 20));
+    let job = client.submit(Job::call("echo", "still there")).unwrap();
+    drop(client);
+    let events: Vec<Event> = job.map(Result::unwrap).collect();
+    assert!(matches!(events.last(), Some(Event::Done(_))), "a job is heard of after its client is gone: {events:?}");
     runtime.block_on(running.drain()).unwrap();
     runtime.block_on(served.coordinator.stop()).unwrap();
 }

@@ -170,16 +170,27 @@ impl Access {
     /// Where it is if nobody says: `$FILCH_ACCESS`, else `access.json` in `$FILCH_DIR`, else in `~/.filch`.
     #[must_use]
     pub fn usual_place() -> PathBuf {
-        place(|name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))
+        place(variable)
     }
 }
 
+/// Where a coordinator keeps everything if nobody says: `$FILCH_DIR`, else `~/.filch`.
+#[must_use]
+pub fn usual_directory() -> PathBuf {
+    directory(variable)
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn directory(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+    let given = variable("FILCH_DIR").or_else(|| variable("HOME").map(|home| home.join(".filch")));
+    given.unwrap_or_else(|| PathBuf::from(".filch"))
+}
+
 fn place(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
-    if let Some(path) = variable("FILCH_ACCESS") {
-        return path;
-    }
-    let directory = variable("FILCH_DIR").or_else(|| variable("HOME").map(|home| home.join(".filch")));
-    directory.unwrap_or_else(|| PathBuf::from(".filch")).join("access.json")
+    variable("FILCH_ACCESS").unwrap_or_else(|| directory(variable).join("access.json"))
 }
 
 fn warn_if_open(path: &Path) {

@@ -22,7 +22,7 @@ use crate::coordinator::Observer;
 use crate::view::StatsView;
 
 /// Figures of the machine that can fall as well as rise, or are no counts.
-const GAUGES: [&str; 12] = [
+const GAUGES: [&str; 11] = [
     "success_rate",
     "avg_task_wait_time",
     "max_task_wait_time",
@@ -34,7 +34,6 @@ const GAUGES: [&str; 12] = [
     "blocked",
     "unschedulable",
     "retrying",
-    "utilisation",
 ];
 
 /// Listens for those who ask; the address it really has, and what ends it.

@@ -4,7 +4,6 @@
 //! that breaks is made again, and what was not answered is asked again: a submission has a key, so it happens once however
 //! often it is sent. Never decides anything about tasks.
 
-pub mod blocking;
 mod clerk;
 #[cfg(test)]
 mod tests;

@@ -25,13 +25,6 @@ impl Clock {
         Clock { began: Instant::now(), at: u64::try_from(wall.as_nanos()).unwrap_or(0) }
     }
 
-    /// One that has come at least as far as `at`: for whoever takes over from a machine whose clock went ahead.
-    #[must_use]
-    pub fn not_before(self, at: Time) -> Clock {
-        let behind = at.0.saturating_sub(self.now().0);
-        Clock { began: self.began, at: self.at + behind }
-    }
-
     /// Now.
     #[must_use]
     pub fn now(&self) -> Time {

@@ -233,7 +233,6 @@ fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
     let taken = store.take(shard)?;
     let (history, told) = Keeper::open(&directory, retention)?;
     let mut folded = Folded::read(&*store, shard, None, told, |item| history.tell(item))?;
-    // Whoever was there before may have had a clock that went ahead.
     let clock = Clock::new();
     let machine = Machine::new(&config, taken.epoch.0).map_err(|error| Failure::Config(error.to_string()))?;
     let machine = machine.with_store(clock.now());

@@ -111,6 +111,23 @@ async fn the_same_submission_twice_is_one() {
 }
 
 #[tokio::test]
+async fn those_who_watch_over_it_get_figures() {
+    let cluster = Cluster::start(false, 1).await;
+    let client = cluster.client().await;
+    let (_, mut follow) = client.submit_and_follow(array_of(call_of("noop"), 30)).await.unwrap();
+    assert_eq!(finish(&mut follow).await.0, 30);
+    let (address, admin) = filch_node::admin::listen("127.0.0.1:0".parse().unwrap(), cluster.observer()).await.unwrap();
+    let figures = common::http_get(address, "/metrics").await;
+    for line in ["filch_completed_total 30", "filch_workers_connected 1.0", "filch_tasks_unsettled 0.0", "# EOF"] {
+        assert!(figures.lines().any(|found| found == line), "{line} is not in\n{figures}");
+    }
+    assert!(common::http_get(address, "/health").await.ends_with("ok\n"));
+    assert!(common::http_get(address, "/other").await.starts_with("HTTP/1.1 404"));
+    admin.abort();
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn who_was_cut_off_hears_the_rest_under_the_same_key() {
     let mut cluster = Cluster::start(false, 1).await;
     let client = cluster.client().await;
@@ -150,7 +167,11 @@ async fn a_worker_that_is_killed_loses_nothing() {
     let mut cluster = Cluster::start(false, 2).await;
     let client = cluster.client().await;
     let (_, mut follow) = client.submit_and_follow(array_of(shell("sleep 0.05"), 60)).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    common::until("the worker runs something", || async {
+        let worker = client.query::<WorkerView>(&Query::Worker { name: "w0".to_owned() }).await;
+        worker.is_ok_and(|worker| worker.running > 0)
+    })
+    .await;
     cluster.kill_worker(0);
     assert_eq!(finish(&mut follow).await.0, 60);
     cluster.stop().await;

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(args: &Args, config: Config) -> anyhow::Result<ExitCode> {
-    let directory = args.dir.clone().unwrap_or_else(usual_directory);
+    let directory = args.dir.clone().unwrap_or_else(filch_node::access::usual_directory);
     std::fs::create_dir_all(&directory)
         .with_context(|| format!("cannot make the directory `{}`", directory.display()))?;
     let access_path = args.access.clone().unwrap_or_else(|| directory.join("access.json"));
@@ -141,11 +141,6 @@ async fn listen(
         .listen(address, door)
         .await
         .with_context(|| format!("is another coordinator there? --listen {}:0 takes a free port", address.ip()))
-}
-
-fn usual_directory() -> PathBuf {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("FILCH_DIR").or_else(|| set("HOME").map(|home| home.join(".filch"))).unwrap_or_else(|| PathBuf::from(".filch"))
 }
 
 /// Where others reach an address of this machine.

@@ -11,7 +11,6 @@ use crate::interrupt::Interrupts;
 use crate::job::joblog::JobLog;
 use crate::job::{JobArgs, Plan, Surroundings};
 use crate::live::{Finish, Live, LiveArgs};
-use crate::run::dry_run;
 use crate::{output, runtime};
 
 /// Submit a job to a cluster.
@@ -69,17 +68,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(plan) => plan,
         Err(refusal) => return Ok(refusal.complain()),
     };
-    if args.dry_run {
-        return dry_run(&plan, args.live.json);
-    }
-    let log = match args.live.open_log(&mut plan) {
+    let log = match args.live.begin(&mut plan, args.dry_run)? {
         Ok(log) => log,
-        Err(usage) => return Ok(usage.complain()),
+        Err(code) => return Ok(code),
     };
-    if plan.tasks.len() == 0 {
-        output::note("all tasks of this job are done already");
-        return Ok(ExitCode::SUCCESS);
-    }
     let waits = args.wait || args.live.progress || args.live.want_tasks_shown();
     runtime::ask(async {
         let client = args.reach.client().await?;

@@ -22,7 +22,34 @@ use tally::Tally;
 
 use crate::job::joblog::{Done, JobLog, Line};
 use crate::job::{Plan, Tasks, Usage};
+use crate::output;
 use bar::Bar;
+
+/// Prints the commands of a job.
+fn dry_run(plan: &Plan, as_json: bool) -> anyhow::Result<ExitCode> {
+    let tasks = &plan.tasks;
+    let mut text = String::new();
+    for index in 0..tasks.len() {
+        let position = tasks.position(index);
+        let (name, command, after) = (tasks.name(position), tasks.command(position), tasks.after(position));
+        if as_json {
+            let object = json!({"number": tasks.number(position), "name": name, "command": command, "after": after});
+            text += &format!("{object}\n");
+        } else {
+            match name {
+                Some(name) if after.is_empty() => text += &format!("{name}: {command}\n"),
+                Some(name) => text += &format!("{name} (after {}): {command}\n", after.join(", ")),
+                None => text += &format!("{command}\n"),
+            }
+        }
+        if text.len() > 1 << 16 {
+            output::print(&text)?;
+            text.clear();
+        }
+    }
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
 
 /// How a job is followed.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -57,7 +84,7 @@ impl LiveArgs {
     }
 
     /// Opens the log, and leaves out of the plan what it says is done.
-    pub(crate) fn open_log(&self, plan: &mut Plan) -> Result<Option<JobLog>, Usage> {
+    fn open_log(&self, plan: &mut Plan) -> Result<Option<JobLog>, Usage> {
         let Some(path) = &self.joblog else { return Ok(None) };
         if !self.resume {
             return JobLog::create(path).map(Some);
@@ -67,6 +94,23 @@ impl LiveArgs {
             plan.leave_out(|position| done.contains(position));
         }
         Ok(Some(log))
+    }
+
+    /// What comes before a job is submitted: on a dry run it is only shown, and what the log says is done is left out. An exit
+    /// code if there is nothing more to do.
+    pub(crate) fn begin(&self, plan: &mut Plan, is_dry: bool) -> anyhow::Result<Result<Option<JobLog>, ExitCode>> {
+        if is_dry {
+            return dry_run(plan, self.json).map(Err);
+        }
+        let log = match self.open_log(plan) {
+            Ok(log) => log,
+            Err(usage) => return Ok(Err(usage.complain())),
+        };
+        if plan.tasks.len() == 0 {
+            output::note("all tasks of this job are done already");
+            return Ok(Err(ExitCode::SUCCESS));
+        }
+        Ok(Ok(log))
     }
 
     fn sink(&self) -> Result<Sink, Usage> {
@@ -137,7 +181,7 @@ impl<'a> Live<'a> {
 
     /// Says something to whoever looks on, without disturbing the bar.
     pub(crate) fn say(&self, text: &str) {
-        self.bar.pause(|| crate::output::note(text));
+        self.bar.pause(|| output::note(text));
     }
 
     fn ended(&mut self, ended: &Ended) -> io::Result<()> {
@@ -154,7 +198,7 @@ impl<'a> Live<'a> {
         }
         if self.json {
             let object = task_json(ended, position, self.tasks, matches!(self.sink, Sink::Files(_)));
-            self.bar.pause(|| crate::output::print(&format!("{object}\n")))?;
+            self.bar.pause(|| output::print(&format!("{object}\n")))?;
         }
         let none = Ending::default();
         let ending = ended.ending.as_deref().unwrap_or(&none);
@@ -175,9 +219,9 @@ impl<'a> Live<'a> {
         with_streams(|to| sink.finish(to))?;
         let before = u64::from(self.tasks.all() - self.tasks.len());
         if self.json {
-            crate::output::print(&format!("{}\n", self.tally.to_json(wall, self.slots, before)))?;
+            output::print(&format!("{}\n", self.tally.to_json(wall, self.slots, before)))?;
         } else {
-            crate::output::report(&summary::text(&self.tally, wall, self.slots, before));
+            output::report(&summary::text(&self.tally, wall, self.slots, before));
         }
         Ok(match how {
             Finish::Interrupted => ExitCode::from(130),

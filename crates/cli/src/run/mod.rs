@@ -9,14 +9,13 @@ use std::process::ExitCode;
 
 use filch_core::wire::talk::Name;
 use filch_node::client::Follow;
-use serde_json::json;
 
 use crate::interrupt::Interrupts;
 use crate::job::joblog::JobLog;
 use crate::job::{JobArgs, Plan, Surroundings};
 use crate::live::{Finish, Live, LiveArgs};
+use crate::runtime;
 use crate::settings::ConfigArgs;
-use crate::{output, runtime};
 pub(crate) use house::machine;
 use house::{House, Size};
 
@@ -68,17 +67,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(status) => return Ok(status),
     };
-    if args.dry_run {
-        return dry_run(&plan, args.live.json);
-    }
-    let log = match args.live.open_log(&mut plan) {
+    let log = match args.live.begin(&mut plan, args.dry_run)? {
         Ok(log) => log,
-        Err(usage) => return Ok(usage.complain()),
+        Err(code) => return Ok(code),
     };
-    if plan.tasks.len() == 0 {
-        output::note("all tasks of this job are done already");
-        return Ok(ExitCode::SUCCESS);
-    }
     let machine = machine()?;
     let size = Size::of(args.workers, args.slots, &machine);
     runtime::run(async {
@@ -152,30 +144,4 @@ async fn the_rest(
         anyhow::bail!("all workers have left before the job was over");
     }
     Ok(status)
-}
-
-/// Prints the commands of a job.
-pub(crate) fn dry_run(plan: &Plan, as_json: bool) -> anyhow::Result<ExitCode> {
-    let tasks = &plan.tasks;
-    let mut text = String::new();
-    for index in 0..tasks.len() {
-        let position = tasks.position(index);
-        let (name, command, after) = (tasks.name(position), tasks.command(position), tasks.after(position));
-        if as_json {
-            let object = json!({"number": tasks.number(position), "name": name, "command": command, "after": after});
-            text += &format!("{object}\n");
-        } else {
-            match name {
-                Some(name) if after.is_empty() => text += &format!("{name}: {command}\n"),
-                Some(name) => text += &format!("{name} (after {}): {command}\n", after.join(", ")),
-                None => text += &format!("{command}\n"),
-            }
-        }
-        if text.len() > 1 << 16 {
-            output::print(&text)?;
-            text.clear();
-        }
-    }
-    output::print(&text)?;
-    Ok(ExitCode::SUCCESS)
 }

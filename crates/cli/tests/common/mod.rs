@@ -6,6 +6,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+/// The binary, with pipes on all sides. What the surroundings say about colour must not decide what the tests see.
+pub(crate) fn filch(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
+    command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 /// A coordinator in a directory of its own. Everything that was started for it ends with it.
 pub(crate) struct Cluster {
     pub(crate) place: tempfile::TempDir,
@@ -42,10 +50,8 @@ impl Cluster {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
-        command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR").env_remove("FILCH_ACCESS");
-        command.env("FILCH_DIR", self.place.path()).current_dir(self.place.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = filch(arguments);
+        command.env_remove("FILCH_ACCESS").env("FILCH_DIR", self.place.path()).current_dir(self.place.path());
         command
     }
 

@@ -4,7 +4,8 @@
 use super::WireError;
 
 /// Each number as its difference to the one before it.
-pub(super) fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
+#[must_use]
+pub fn differences(values: impl Iterator<Item = u64>) -> Vec<i64> {
     let mut column: Vec<i64> = values.map(|value| value as i64).collect();
     take_differences(&mut column);
     column
@@ -19,7 +20,7 @@ pub(super) fn take_differences(column: &mut [i64]) {
 }
 
 /// The numbers behind their differences.
-pub(super) fn sums(column: &[i64]) -> impl Iterator<Item = u64> + '_ {
+pub fn sums(column: &[i64]) -> impl Iterator<Item = u64> + '_ {
     column.iter().scan(0u64, |sum, &step| {
         *sum = sum.wrapping_add(step as u64);
         Some(*sum)

@@ -282,6 +282,14 @@ pub struct Work {
     pub given: Option<Bytes>,
 }
 
+/// The number of an element as its submitter counts: that of the first, and a step for each that comes before. Nothing said of
+/// the step means 1.
+#[must_use]
+pub fn number_of(first: i64, step: i64, index: u32) -> i64 {
+    let step = if step == 0 { 1 } else { step };
+    first.wrapping_add(step.wrapping_mul(i64::from(index)))
+}
+
 /// What the input of an element is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]

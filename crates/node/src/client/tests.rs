@@ -255,28 +255,3 @@ async fn who_is_refused_or_finds_nobody_hears_why() {
     assert_eq!(error, ClientError::Lost("it closes every connection".to_owned()));
     assert!(house.keys().len() < 20, "it was not tried without pauses: {}", house.keys().len());
 }
-
-#[test]
-fn the_blocking_client_does_the_same() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let house = runtime.block_on(House::open(|_, ask| {
-        Some(match ask {
-            Ask::Submit(submit) if submit.watch => {
-                vec![accepted(0, 1), ended("completed", Ending { result: "yes".into(), ..Ending::default() })]
-            }
-            Ask::Submit(_) => vec![accepted(4, 0)],
-            Ask::Watch(_) => vec![Said::JobDone(Progress::default())],
-            _ => vec![Said::Done(true)],
-        })
-    }));
-    let client = blocking::Client::connect(Dial::Socket(house.access), "me").unwrap();
-    assert_eq!(client.submit(single()), Ok(Submitted { job: 4, task: 0 }));
-    assert_eq!(client.call("any", "").unwrap(), "yes");
-    let told: Vec<_> = client.watch(4, true).unwrap().collect();
-    assert_eq!(told, [Ok(Said::JobDone(Progress::default()))]);
-    assert_eq!(client.cancel(Name::default()), Ok(()));
-    let (_, mut follow) = client.submit_and_follow(single()).unwrap();
-    drop(client);
-    assert!(matches!(follow.next(), Some(Ok(Said::Ended(_)))), "a follow outlives its client");
-    assert_eq!(follow.next(), None);
-}

@@ -27,7 +27,7 @@ use super::chores::Chores;
 use super::history::{Item as Past, Keeper, Outcome};
 use super::jobs::Jobs;
 use super::keys::Keys;
-use super::recover::{EndColumns, Folded};
+use super::recover::{End, EndColumns, Folded};
 use crate::clock::Clock;
 use crate::link::{Outgoing, Parcel};
 use crate::store::{BlobChange, BlobId, Entry, Epoch, Shard, Store};
@@ -543,7 +543,7 @@ impl Desk {
             self.blobs.push(BlobChange::Put { id: BlobId(kept), bytes, until: Some(until) });
         }
         let (ran, worker) = own.map_or((0, 0), |(_, ran, worker)| (ran.0, worker.to_bits()));
-        self.ends.push(task, attempt, ran, worker, kept, began);
+        self.ends.push(task, attempt, End { ran, worker, ending: kept, began });
         kept
     }
 

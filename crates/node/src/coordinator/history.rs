@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use filch_core::wire::talk::{JobCard, Progress};
+use filch_core::wire::{differences, sums};
 use filch_core::{Cause, Status};
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -67,32 +68,20 @@ struct Row {
     endings: Vec<i64>,
 }
 
-fn steps(of: impl Iterator<Item = u64>) -> Vec<i64> {
-    let mut before = 0u64;
-    of.map(|value| value.wrapping_sub(std::mem::replace(&mut before, value)).cast_signed()).collect()
-}
-
-fn sums(steps: &[i64]) -> impl Iterator<Item = u64> + '_ {
-    steps.iter().scan(0u64, |sum, &step| {
-        *sum = sum.wrapping_add(step.cast_unsigned());
-        Some(*sum)
-    })
-}
-
 impl Row {
     fn of(outcomes: &[Outcome]) -> Row {
         let each = || outcomes.iter();
         Row {
-            indexes: steps(each().map(|one| one.index)),
+            indexes: differences(each().map(|one| one.index)),
             statuses: each().map(|one| status_number(one.status)).collect(),
             causes: each().map(|one| cause_number(one.cause)).collect(),
             attempts: each().map(|one| one.attempts).collect(),
             hops: each().map(|one| one.hops).collect(),
-            workers: steps(each().map(|one| one.worker)),
-            began: steps(each().map(|one| one.began)),
-            ended: steps(each().map(|one| one.ended)),
+            workers: differences(each().map(|one| one.worker)),
+            began: differences(each().map(|one| one.began)),
+            ended: differences(each().map(|one| one.ended)),
             ran: each().map(|one| one.ran).collect(),
-            endings: steps(each().map(|one| one.ending)),
+            endings: differences(each().map(|one| one.ending)),
         }
     }
 

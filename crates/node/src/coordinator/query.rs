@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::told::{Explanation, Labels, RestExplanation};
-use filch_core::wire::talk::{Ended, Ending, JobCard, Progress, Said};
+use filch_core::wire::talk::{Ended, Ending, JobCard, Progress, Said, number_of};
 use filch_core::{JobId, KeyId, Lack, ResourceId, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
@@ -363,7 +363,8 @@ impl Labels for Desk {
     fn task(&self, id: TaskId) -> String {
         match self.jobs.note(id) {
             Some(note) if note.job > 0 => {
-                let number = self.jobs.get(u64::from(note.job)).map(|job| number_of(&job.card, note.index));
+                let number =
+                    self.jobs.get(u64::from(note.job)).map(|job| number_of(job.card.first, job.card.step, note.index));
                 format!("{}.{}", note.job, number.unwrap_or_default())
             }
             _ => id.to_string(),
@@ -434,16 +435,11 @@ fn job_view(card: &JobCard, progress: &Progress, done_at: Option<u64>) -> JobVie
     }
 }
 
-/// The number of a task as its submitter counts.
-fn number_of(card: &JobCard, index: u32) -> i64 {
-    card.first.wrapping_add(card.step.wrapping_mul(i64::from(index)))
-}
-
 fn blank_view(card: &JobCard, index: u32) -> TaskView {
     TaskView {
         job: card.number,
         index,
-        number: number_of(card, index),
+        number: number_of(card.first, card.step, index),
         name: card.task_names.get(index as usize).filter(|name| !name.is_empty()).cloned(),
         status: "queued".to_owned(),
         cause: None,

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use filch_core::journal::{Detail, Journal};
 use filch_core::names::Sort;
 use filch_core::wire::talk::{Ends, JobCard, KeyNote, NewName, Page, Submitted, WorkerNote};
-use filch_core::wire::{Group, WireError};
+use filch_core::wire::{Group, WireError, differences, sums};
 use filch_core::{Cause, Names, Record, TaskId, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
@@ -33,12 +33,14 @@ pub(super) struct Folded {
     pub(super) place: Place,
 }
 
-#[derive(Clone, Copy)]
-struct End {
-    ran: u64,
-    worker: u64,
-    ending: u64,
-    began: u64,
+/// How an attempt ended, beside what its record says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct End {
+    pub(super) ran: u64,
+    pub(super) worker: u64,
+    /// Where its ending is kept; 0 if there is none.
+    pub(super) ending: u64,
+    pub(super) began: u64,
 }
 
 /// Why pages cannot be folded.
@@ -245,56 +247,70 @@ fn outcome(
 
 /// Columns of ends, by attempt.
 fn spread(ends: &Ends) -> FxHashMap<(u64, u32), End> {
-    fn sum(of: &mut u64, step: Option<&i64>) -> u64 {
-        *of = of.wrapping_add(step.copied().unwrap_or(0).cast_unsigned());
-        *of
-    }
-    let (mut task, mut attempt, mut worker, mut began) = (0, 0, 0, 0);
-    let mut found = FxHashMap::default();
-    for place in 0..ends.task_steps.len() {
-        let key = (sum(&mut task, ends.task_steps.get(place)), sum(&mut attempt, ends.attempt_steps.get(place)) as u32);
+    let (mut attempts, mut workers) = (sums(&ends.attempt_steps), sums(&ends.worker_steps));
+    let (mut began, mut ran) = (sums(&ends.began_steps), ends.ran_nanos.iter());
+    // Empty if no attempt has one.
+    let mut endings = ends.endings.iter();
+    let each = sums(&ends.task_steps).map(|task| {
         let end = End {
-            ran: ends.ran_nanos.get(place).copied().unwrap_or(0),
-            worker: sum(&mut worker, ends.worker_steps.get(place)),
-            ending: ends.endings.get(place).copied().unwrap_or(0),
-            began: sum(&mut began, ends.began_steps.get(place)),
+            ran: ran.next().copied().unwrap_or(0),
+            worker: workers.next().unwrap_or(0),
+            ending: endings.next().copied().unwrap_or(0),
+            began: began.next().unwrap_or(0),
         };
-        found.insert(key, end);
-    }
-    found
+        ((task, attempts.next().unwrap_or(0) as u32), end)
+    });
+    each.collect()
 }
 
-/// Gathers the ends of a turn in columns.
+/// The ends of a turn, which become columns.
 #[derive(Default)]
-pub(super) struct EndColumns {
-    ends: Ends,
-    last: (u64, u64, u64, u64),
-    any_ending: bool,
-}
+pub(super) struct EndColumns(Vec<(u64, u32, End)>);
 
 impl EndColumns {
-    pub(super) fn push(&mut self, task: TaskId, attempt: u32, ran: u64, worker: u64, ending: u64, began: u64) {
-        let now = (task.to_bits(), u64::from(attempt), worker, began);
-        let step = |now: u64, last: u64| now.wrapping_sub(last).cast_signed();
-        self.ends.task_steps.push(step(now.0, self.last.0));
-        self.ends.attempt_steps.push(step(now.1, self.last.1));
-        self.ends.worker_steps.push(step(now.2, self.last.2));
-        self.ends.began_steps.push(step(now.3, self.last.3));
-        self.ends.ran_nanos.push(ran);
-        self.ends.endings.push(ending);
-        self.any_ending |= ending > 0;
-        self.last = now;
+    pub(super) fn push(&mut self, task: TaskId, attempt: u32, end: End) {
+        self.0.push((task.to_bits(), attempt, end));
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.ends.task_steps.is_empty()
+        self.0.is_empty()
     }
 
     pub(super) fn take(&mut self) -> Option<Ends> {
-        let mut taken = std::mem::take(self);
-        if !taken.any_ending {
-            taken.ends.endings.clear();
+        let taken = std::mem::take(&mut self.0);
+        let ends = || taken.iter().map(|entry| &entry.2);
+        let has_endings = ends().any(|end| end.ending > 0);
+        (!taken.is_empty()).then(|| Ends {
+            task_steps: differences(taken.iter().map(|entry| entry.0)),
+            attempt_steps: differences(taken.iter().map(|entry| u64::from(entry.1))),
+            ran_nanos: ends().map(|end| end.ran).collect(),
+            worker_steps: differences(ends().map(|end| end.worker)),
+            endings: ends().filter(|_| has_endings).map(|end| end.ending).collect(),
+            began_steps: differences(ends().map(|end| end.began)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_come_out_of_their_columns_as_they_went_in() {
+        for kept in [0, 7] {
+            let mut columns = EndColumns::default();
+            let end = |at: u64| End { ran: 5 * at, worker: 90 - at, ending: kept * at, began: 1000 + at };
+            for at in 0..10 {
+                columns.push(TaskId::from_bits(at << 32 | (10 - at)), at as u32 % 3, end(at));
+            }
+            let ends = columns.take().unwrap();
+            assert_eq!(ends.endings.is_empty(), kept == 0);
+            let found = spread(&ends);
+            assert_eq!(found.len(), 10);
+            for at in 0..10 {
+                assert_eq!(found.get(&(at << 32 | (10 - at), at as u32 % 3)), Some(&end(at)));
+            }
+            assert!(columns.is_empty() && columns.take().is_none());
         }
-        (!taken.is_empty()).then_some(taken.ends)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::Status;
-use filch_core::wire::talk::{Array, Graph, Part, Parts, Retry, Said, Submit, Work};
+use filch_core::wire::talk::{Array, Graph, Part, Parts, Retry, Said, Submit, Work, number_of};
 use prost::Message as _;
 
 use super::Later;
@@ -70,7 +70,7 @@ fn some_of_graph(graph: Graph, left: &[u32]) -> Graph {
 }
 
 fn some_of_array(array: &Array, left: &[u32]) -> Option<Parts> {
-    let number = |index: u32| array.first.wrapping_add(array.step.wrapping_mul(i64::from(index)));
+    let number = |index: u32| number_of(array.first, array.step, index);
     let (first, last) = (*left.first()?, *left.last()?);
     let part = array.part.as_ref()?;
     let mut work = Work::decode(part.work.clone()).ok()?;

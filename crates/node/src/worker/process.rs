@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use filch_core::attempt_in_life;
 use filch_core::wire::Order;
-use filch_core::wire::talk::{Chunk, Ending, InputSort, Program, Work};
+use filch_core::wire::talk::{Chunk, Ending, InputSort, Program, Work, number_of};
 
 use crate::exec::{self, Command, Limits, Stream};
 use crate::template::{Reader, TemplateError, Values, fill};
@@ -24,8 +24,7 @@ const ON_THE_WAY: usize = 1 << 20;
 
 /// The number of an element, as its submitter counts.
 pub(super) fn number(work: &Work, index: u32) -> i64 {
-    let step = if work.step == 0 { 1 } else { work.step };
-    work.first.wrapping_add(step.wrapping_mul(i64::from(index)))
+    number_of(work.first, work.step, index)
 }
 
 /// What every task of a worker is told of it.

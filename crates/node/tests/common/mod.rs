@@ -15,6 +15,7 @@ use filch_node::dial::Dial;
 use filch_node::door::Door;
 use filch_node::worker::{Worker, WorkerHandle, WorkerOptions};
 use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 pub(crate) struct Cluster {
     dir: tempfile::TempDir,
@@ -62,6 +63,10 @@ impl Cluster {
 
     pub(crate) async fn client(&self) -> Client {
         Client::connect(self.dial.clone(), "test").await.unwrap()
+    }
+
+    pub(crate) fn observer(&self) -> filch_node::coordinator::Observer {
+        self.coordinator.as_ref().unwrap().observer()
     }
 
     /// The coordinator ends and another begins at the same address.
@@ -145,6 +150,16 @@ pub(crate) async fn logs(client: &Client, job: u64, index: u32) -> (String, Stri
         }
     }
     (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+/// What a server answers, head and all.
+pub(crate) async fn http_get(address: std::net::SocketAddr, path: &str) -> String {
+    let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    answer
 }
 
 /// Waits until something holds.
