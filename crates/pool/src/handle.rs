@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::listen::News;
-use crate::quiet;
+use crate::quiet::{self, Unheard};
 use crate::registry::{Payload, Registry};
 use crate::sync::{Arc as Shared, AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, lock};
 use crate::task::{Fate, Task};
@@ -207,14 +207,16 @@ where
 
 /// Waits for a spawned task: blocking with [`JoinHandle::join`], or as a future.
 ///
-/// Dropping it does not cancel the task. A panic of the task goes on in whoever asks for the result.
+/// Dropping it does not cancel the task. A panic of the task goes on in whoever asks for the result; if nobody does, nobody
+/// hears of it, nor of one in the drop of a result nobody asked for.
 ///
 /// As a future it may be awaited anywhere. Polled on a worker of its own pool it runs the task right there if nobody began it,
 /// so waiting for it cannot take the pool's only worker away from it. What it cannot do, and `join` can: while an executor of
 /// yours parks that thread, nothing else runs on it, neither forks of the task nor whoever enters the pool from another one.
 #[must_use = "a task whose result nobody wants is better spawned with `detach`"]
 pub struct JoinHandle<R> {
-    shared: Arc<dyn Joinable<R>>,
+    /// The result may go with it.
+    shared: Unheard<Arc<dyn Joinable<R>>>,
     registry: Shared<Registry>,
     /// Whether a worker of another pool has entered the task's pool with it.
     entered: bool,
@@ -247,7 +249,7 @@ where
         packet,
     });
     let task = Arc::clone(&shared).queued_again();
-    (task, JoinHandle { shared, registry: Shared::clone(registry), entered: false })
+    (task, JoinHandle { shared: Unheard::new(shared), registry: Shared::clone(registry), entered: false })
 }
 
 impl<R> JoinHandle<R> {

@@ -138,6 +138,16 @@ fn a_waker_may_panic() {
 }
 
 #[test]
+fn whoever_drops_a_handle_does_not_hear_of_the_result() {
+    let pool = pool(1);
+    let handle = pool.spawn(|| Bomb);
+    until(|| handle.is_finished());
+    pool.wait_idle();
+    drop(handle);
+    assert_eq!(pool.install(|| 7), 7);
+}
+
+#[test]
 fn whoever_helps_anyone_does_not_hear_of_their_results() {
     let pool = Pool::builder().threads(2).help_anyone(true).build().unwrap();
     for _ in 0..200 {
