@@ -267,8 +267,10 @@ impl Journal {
         }
         let at = Time::ZERO;
         let nothing = TaskSpec::default();
-        for &(task, status, cause) in self.outcomes.values() {
+        for &(task, ..) in self.outcomes.values() {
             each(&Record::Submitted { task, payload: 0, at }, Detail::Task(&nothing));
+        }
+        for &(task, status, cause) in self.outcomes.values() {
             each(&Record::Settled { task, attempt: 0, status, cause, at }, Detail::None);
         }
         let arrays = self.arrays.iter().map(|(&job, array)| (array.number, Entry::Array(job, array)));
@@ -371,38 +373,62 @@ mod tests {
         TaskId::from_bits(generation << 32 | slot)
     }
 
+    /// A journal, and another that gets the same records as the store gives them back, group by group.
+    #[derive(Default)]
+    struct Twice {
+        journal: Journal,
+        group: crate::wire::Group,
+        read: Journal,
+    }
+
+    impl Twice {
+        fn apply(&mut self, record: &Record, detail: Detail<'_>) {
+            self.journal.apply(record, detail);
+            self.group.push(record, detail);
+        }
+
+        /// A slot that no task has, with its next generation.
+        fn free_slot(&self, rng: &mut crate::rng::Rng, next: &mut u64) -> TaskId {
+            if rng.below(3) > 0
+                && let Some(&(before, ..)) = self.journal.outcomes.values().next()
+            {
+                return task(before.index() as u64, (before.to_bits() >> 32) + 1);
+            }
+            *next += 1;
+            task(*next, 1)
+        }
+    }
+
     #[test]
-    fn a_snapshot_comes_to_the_same() {
+    fn a_snapshot_and_what_the_store_gives_back_come_to_the_same() {
         let mut rng = crate::rng::Rng::new(7);
-        let mut journal = Journal::default();
+        let mut both = Twice::default();
         let spec = |payload| TaskSpec { payload, ..TaskSpec::default() };
         let at = Time::ZERO;
         let mut next = 0;
-        for step in 0..4_000u64 {
+        for step in 0..20_000u64 {
             let job = JobId::from_bits(step % 40);
             match rng.below(9) {
-                0 if !journal.jobs.contains_key(&job) => {
-                    journal.apply(&Record::Opened { job, weight: 1.5 }, Detail::None);
+                0 if !both.journal.jobs.contains_key(&job) => {
+                    both.apply(&Record::Opened { job, weight: 1.5 }, Detail::None);
                     if rng.below(2) == 0 {
                         let record = Record::ArraySubmitted { job, count: 30, payload: step, at };
-                        journal.apply(&record, Detail::Task(&spec(step)));
-                        journal.apply(&Record::Closed { job }, Detail::None);
+                        both.apply(&record, Detail::Task(&spec(step)));
+                        both.apply(&Record::Closed { job }, Detail::None);
                     }
                 }
                 1 | 2 => {
-                    let id = task(next, 1);
-                    next += 1;
-                    journal.apply(&Record::Submitted { task: id, payload: step, at }, Detail::Task(&spec(step)));
-                    if journal.jobs.get(&job).is_some_and(|known| !known.closed) {
-                        journal.apply(&Record::Member { task: id, job, index: 4, rank: 9 }, Detail::None);
+                    let id = both.free_slot(&mut rng, &mut next);
+                    both.apply(&Record::Submitted { task: id, payload: step, at }, Detail::Task(&spec(step)));
+                    if both.journal.jobs.get(&job).is_some_and(|known| !known.closed || known.open > 0) {
+                        both.apply(&Record::Member { task: id, job, index: 4, rank: 9 }, Detail::None);
                     }
                 }
                 3 | 4 => {
-                    if let Some(array) = journal.arrays.get(&job).filter(|array| array.next < array.count) {
-                        let (id, from) = (task(next, 2), array.next);
-                        next += 1;
+                    if let Some(array) = both.journal.arrays.get(&job).filter(|array| array.next < array.count) {
+                        let (id, from) = (both.free_slot(&mut rng, &mut next), array.next);
                         if let Some(index) = (from..array.count).find(|index| !array.skipped.contains(index)) {
-                            journal.apply(&Record::Element { task: id, job, index }, Detail::None);
+                            both.apply(&Record::Element { task: id, job, index }, Detail::None);
                         }
                     }
                 }
@@ -410,25 +436,48 @@ mod tests {
                     let from = rng.below(30) as u32;
                     let to = (from + 1 + rng.below(4) as u32).min(30);
                     let (status, cause) = (Status::Cancelled, Cause::Requested);
-                    journal.apply(&Record::ElementsSettled { job, from, to, status, cause, at }, Detail::None);
+                    both.apply(&Record::ElementsSettled { job, from, to, status, cause, at }, Detail::None);
                 }
                 kind => {
-                    let Some(&id) = journal.tasks.keys().nth(rng.below(journal.tasks.len().max(1))) else {
+                    let Some(&id) = both.journal.tasks.keys().nth(rng.below(both.journal.tasks.len().max(1))) else {
                         continue;
                     };
-                    let attempt = journal.tasks[&id].attempt + 1;
+                    let attempt = both.journal.tasks[&id].attempt + 1;
                     let record = match kind {
                         6 => Record::Assigned { task: id, attempt, worker: WorkerId::from_bits(step), at },
                         7 => Record::Retrying { task: id, attempt, retries: 2, until: Time(step) },
                         _ => Record::Settled { task: id, attempt, status: Status::Failed, cause: Cause::Reported, at },
                     };
-                    journal.apply(&record, Detail::None);
+                    both.apply(&record, Detail::None);
                 }
             }
             if step.is_multiple_of(97) {
-                assert_eq!(sum(&folded(&journal)), sum(&journal), "after {step} records");
+                let Twice { journal, group, read } = &mut both;
+                assert_eq!(sum(&folded(journal)), sum(journal), "after {step} records");
+                crate::wire::Group::replay(&group.encode(), |record, detail| read.apply(record, detail)).unwrap();
+                assert_eq!(sum(read), sum(journal), "after {step} records");
             }
         }
-        assert!(journal.tasks.len() > 50 && !journal.arrays.is_empty(), "there is something to compare");
+        assert!(both.journal.tasks.len() > 50 && !both.journal.arrays.is_empty(), "there is something to compare");
+    }
+
+    #[test]
+    fn a_closed_job_lives_on_in_what_its_last_task_submitted() {
+        let mut both = Twice::default();
+        let (at, job, spec) = (Time::ZERO, JobId::from_bits(1), TaskSpec::default());
+        both.apply(&Record::Opened { job, weight: 1.0 }, Detail::None);
+        for slot in 0..2 {
+            if slot == 1 {
+                both.apply(&Record::Closed { job }, Detail::None);
+            }
+            both.apply(&Record::Submitted { task: task(slot, 1), payload: 0, at }, Detail::Task(&spec));
+            both.apply(&Record::Member { task: task(slot, 1), job, index: 0, rank: 0 }, Detail::None);
+        }
+        let (status, cause) = (Status::Completed, Cause::None);
+        both.apply(&Record::Settled { task: task(0, 1), attempt: 1, status, cause, at }, Detail::None);
+        let Twice { mut group, mut read, journal } = both;
+        crate::wire::Group::replay(&group.encode(), |record, detail| read.apply(record, detail)).unwrap();
+        assert_eq!(sum(&read), sum(&journal));
+        assert_eq!(read.open_tasks(job), 1);
     }
 }

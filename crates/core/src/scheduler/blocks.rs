@@ -84,6 +84,20 @@ impl<T: Ord + Copy> Blocks<T> {
 
     /// Adds an entry. Whether it was not there before.
     pub(crate) fn insert(&mut self, entry: T) -> bool {
+        // Most come last.
+        if let Some(mut last) = self.blocks.last_entry()
+            && last.get().live().last().is_some_and(|last| *last < entry)
+        {
+            self.len += 1;
+            if last.get().len() < BLOCK {
+                let at = last.get().len();
+                last.get_mut().insert(at, entry);
+            } else {
+                // Whoever comes last begins a block, so that those before stay full.
+                self.blocks.insert(entry, Block::new(&[entry]));
+            }
+            return true;
+        }
         let Some((&key, block)) = self.blocks.range_mut(..=entry).next_back() else {
             self.insert_first(entry);
             return true;
@@ -100,11 +114,6 @@ impl<T: Ord + Copy> Blocks<T> {
 
     /// Adds an entry where a block has no room for it.
     fn insert_full(&mut self, key: T, at: usize, entry: T) {
-        if at == BLOCK && self.blocks.last_key_value().is_some_and(|last| *last.0 == key) {
-            // Whoever comes last begins a block, so that those before stay full.
-            self.blocks.insert(entry, Block::new(&[entry]));
-            return;
-        }
         let Some(lower) = self.blocks.get_mut(&key) else { return };
         let mut upper = Block::new(&lower.entries[BLOCK / 2..]);
         lower.entries.truncate(BLOCK / 2);
@@ -133,6 +142,17 @@ impl<T: Ord + Copy> Blocks<T> {
 
     /// Takes an entry out. Whether it was there.
     pub(crate) fn remove(&mut self, entry: &T) -> bool {
+        // Most leave in order.
+        if let Some(mut first) = self.blocks.first_entry()
+            && first.get().live().first() == Some(entry)
+        {
+            self.len -= 1;
+            first.get_mut().remove(0);
+            if first.get().len() == 0 {
+                first.remove();
+            }
+            return true;
+        }
         let Some((&key, block)) = self.blocks.range_mut(..=*entry).next_back() else { return false };
         let Ok(at) = block.live().binary_search(entry) else { return false };
         block.remove(at);

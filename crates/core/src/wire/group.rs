@@ -1,5 +1,8 @@
-//! Records as bytes: those of one commit together. Records of one sort that follow each other become columns, so that the
-//! outcome of a task takes a few bytes; their order is kept.
+//! Records as bytes: those of one commit together. Records of one sort become columns, so that the outcome of a task takes
+//! a few bytes, also where those of many tasks come by turns.
+//!
+//! What is read comes to the same as what was written: records about one task keep their order, and one that is about more
+//! than tasks keeps its place among all others. Tasks that are settled are read before those that entered meanwhile.
 
 use prost::Message as _;
 
@@ -37,11 +40,31 @@ const MOST_PARTS: usize = 1 << 26;
 /// ```
 #[derive(Debug, Default)]
 pub struct Group {
-    batches: Vec<RecordSort>,
+    /// Whatever is complete.
+    batches: Vec<proto::RecordBatch>,
+    /// Records that came by turns, by [`Lane`].
+    open: [Option<RecordSort>; LANES],
+    /// The last of the open lanes that has something of a task, plus one; by its slot, several of which share a place.
+    touched: Vec<u8>,
     /// The description that was stored last in the last batch.
     latest: Option<TaskSpec>,
     records: usize,
 }
+
+/// Records of these sorts are written in this order, where that comes to the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    Settled,
+    /// Submitted, or an element; never both, since it counts who came first.
+    Entered,
+    Member,
+    After,
+    Assigned,
+}
+
+const LANES: usize = Lane::Assigned as usize + 1;
+/// Places of [`Group::touched`].
+const PLACES: usize = 4096;
 
 impl Group {
     /// Adds the next record, and what is to be stored beside it.
@@ -53,33 +76,25 @@ impl Group {
                     Detail::Worker(spec) => Some(write_worker(spec)),
                     _ => None,
                 };
-                self.batches.push(RecordSort::Joined(proto::Joined { worker: worker.to_bits(), tag, spec }));
+                self.alone(RecordSort::Joined(proto::Joined { worker: worker.to_bits(), tag, spec }));
             }
-            Record::Left { worker } => {
-                self.batches.push(RecordSort::Left(proto::Left { worker: worker.to_bits() }));
-            }
+            Record::Left { worker } => self.alone(RecordSort::Left(proto::Left { worker: worker.to_bits() })),
             Record::Opened { job, weight } => {
-                self.batches.push(RecordSort::Opened(proto::Opened { job: job.to_bits(), weight }));
+                self.alone(RecordSort::Opened(proto::Opened { job: job.to_bits(), weight }));
             }
-            Record::Closed { job } => {
-                self.batches.push(RecordSort::Closed(proto::Closed { job: job.to_bits() }));
-            }
+            Record::Closed { job } => self.alone(RecordSort::Closed(proto::Closed { job: job.to_bits() })),
             Record::Submitted { task, payload, at } => self.submitted(task, payload, at, detail),
             Record::Member { task, job, index, rank } => {
-                if !matches!(self.batches.last(), Some(RecordSort::Member(_))) {
-                    self.batches.push(RecordSort::Member(proto::Member::default()));
-                }
-                let Some(RecordSort::Member(columns)) = self.batches.last_mut() else { return };
+                let new = || RecordSort::Member(proto::Member::default());
+                let RecordSort::Member(columns) = self.columns(Lane::Member, &[task], new) else { return };
                 columns.task_steps.push(task.to_bits() as i64);
                 columns.jobs.push(job.to_bits());
                 columns.index_steps.push(i64::from(index));
                 columns.ranks.push(rank);
             }
             Record::After { task, parent } => {
-                if !matches!(self.batches.last(), Some(RecordSort::After(_))) {
-                    self.batches.push(RecordSort::After(proto::After::default()));
-                }
-                let Some(RecordSort::After(columns)) = self.batches.last_mut() else { return };
+                let new = || RecordSort::After(proto::After::default());
+                let RecordSort::After(columns) = self.columns(Lane::After, &[task, parent], new) else { return };
                 columns.task_steps.push(task.to_bits() as i64);
                 columns.parent_steps.push(parent.to_bits() as i64);
             }
@@ -90,13 +105,14 @@ impl Group {
                 };
                 let (job, at_nanos) = (job.to_bits(), at.0);
                 let array = proto::ArraySubmitted { job, count, payload, at_nanos, spec };
-                self.batches.push(RecordSort::ArraySubmitted(Box::new(array)));
+                self.alone(RecordSort::ArraySubmitted(Box::new(array)));
             }
             Record::Element { task, job, index } => {
-                if !matches!(self.batches.last(), Some(RecordSort::Element(_))) {
-                    self.batches.push(RecordSort::Element(proto::Element::default()));
+                if matches!(self.open[Lane::Entered as usize], Some(RecordSort::Submitted(_))) {
+                    self.close();
                 }
-                let Some(RecordSort::Element(columns)) = self.batches.last_mut() else { return };
+                let new = || RecordSort::Element(proto::Element::default());
+                let RecordSort::Element(columns) = self.columns(Lane::Entered, &[task], new) else { return };
                 columns.task_steps.push(task.to_bits() as i64);
                 columns.jobs.push(job.to_bits());
                 columns.index_steps.push(i64::from(index));
@@ -105,36 +121,27 @@ impl Group {
                 let (status, cause) = (number_of(STATUSES, &status), number_of(CAUSES, &cause));
                 let (job, at_nanos) = (job.to_bits(), at.0);
                 let settled = proto::ElementsSettled { job, from, to, status, cause, at_nanos };
-                self.batches.push(RecordSort::ElementsSettled(settled));
+                self.alone(RecordSort::ElementsSettled(settled));
             }
             Record::KeyLimit { key, limit } => {
-                self.batches.push(RecordSort::KeyLimit(proto::KeyLimit { key: key.0, limit }));
+                self.alone(RecordSort::KeyLimit(proto::KeyLimit { key: key.0, limit }));
             }
             Record::Assigned { task, attempt, worker, at } => {
-                if !matches!(self.batches.last(), Some(RecordSort::Assigned(_))) {
-                    self.batches.push(RecordSort::Assigned(proto::Assigned::default()));
-                }
-                let Some(RecordSort::Assigned(columns)) = self.batches.last_mut() else { return };
+                let new = || RecordSort::Assigned(proto::Assigned::default());
+                let RecordSort::Assigned(columns) = self.columns(Lane::Assigned, &[task], new) else { return };
                 columns.task_steps.push(task.to_bits() as i64);
                 columns.attempts.push(attempt);
                 columns.workers.push(worker.to_bits());
                 columns.at_steps.push(at.0 as i64);
             }
-            Record::Retrying { task, attempt, retries, until } => {
-                if !matches!(self.batches.last(), Some(RecordSort::Retrying(_))) {
-                    self.batches.push(RecordSort::Retrying(proto::Retrying::default()));
-                }
-                let Some(RecordSort::Retrying(columns)) = self.batches.last_mut() else { return };
-                columns.task_steps.push(task.to_bits() as i64);
-                columns.attempts.push(attempt);
-                columns.retries.push(u32::from(retries));
-                columns.until_steps.push(until.0 as i64);
-            }
+            Record::Retrying { task, attempt, retries, until } => self.retrying(task, attempt, retries, until),
             Record::Settled { task, attempt, status, cause, at } => {
-                if !matches!(self.batches.last(), Some(RecordSort::Settled(_))) {
-                    self.batches.push(RecordSort::Settled(proto::Settled::default()));
+                if self.open[Lane::Member as usize].is_some() {
+                    // Its job must not seem to be done before the new members are known.
+                    self.close();
                 }
-                let Some(RecordSort::Settled(columns)) = self.batches.last_mut() else { return };
+                let new = || RecordSort::Settled(proto::Settled::default());
+                let RecordSort::Settled(columns) = self.columns(Lane::Settled, &[task], new) else { return };
                 columns.task_steps.push(task.to_bits() as i64);
                 columns.attempts.push(attempt);
                 columns.statuses.push(number_of(STATUSES, &status));
@@ -144,33 +151,84 @@ impl Group {
         }
     }
 
+    /// A record that keeps its place among all others.
+    fn alone(&mut self, sort: RecordSort) {
+        self.close();
+        self.batches.push(proto::RecordBatch { sort: Some(sort) });
+    }
+
+    /// What was open is complete.
+    fn close(&mut self) {
+        self.latest = None;
+        let mut any = false;
+        for sort in self.open.iter_mut().filter_map(Option::take) {
+            any = true;
+            self.batches.push(proto::RecordBatch { sort: Some(sort) });
+        }
+        if any {
+            self.touched.fill(0);
+        }
+    }
+
+    /// The columns for a record about some tasks. Those of a later lane that are about one of them must stay before it.
+    fn columns(&mut self, lane: Lane, tasks: &[TaskId], new: fn() -> RecordSort) -> &mut RecordSort {
+        self.touched.resize(PLACES, 0);
+        let own = lane as u8 + 1;
+        if tasks.iter().any(|task| self.touched[task.index() % PLACES] > own) {
+            self.close();
+        }
+        for task in tasks {
+            self.touched[task.index() % PLACES] = own;
+        }
+        self.open[lane as usize].get_or_insert_with(new)
+    }
+
+    fn retrying(&mut self, task: TaskId, attempt: u32, retries: u16, until: Time) {
+        self.close();
+        let last = self.batches.last().and_then(|batch| batch.sort.as_ref());
+        if !matches!(last, Some(RecordSort::Retrying(_))) {
+            self.alone(RecordSort::Retrying(proto::Retrying::default()));
+        }
+        let last = self.batches.last_mut().and_then(|batch| batch.sort.as_mut());
+        let Some(RecordSort::Retrying(columns)) = last else { return };
+        columns.task_steps.push(task.to_bits() as i64);
+        columns.attempts.push(attempt);
+        columns.retries.push(u32::from(retries));
+        columns.until_steps.push(until.0 as i64);
+    }
+
     fn submitted(&mut self, task: TaskId, payload: u64, at: Time, detail: Detail<'_>) {
         let described = match detail {
             Detail::Task(spec) => Some(spec),
             _ => None,
         };
         // In one batch all have a description or none has.
-        let goes_on = matches!(self.batches.last(), Some(RecordSort::Submitted(columns))
-            if columns.specs_used.is_empty() == described.is_none());
+        let goes_on = match &self.open[Lane::Entered as usize] {
+            None => true,
+            Some(RecordSort::Submitted(columns)) => columns.specs_used.is_empty() == described.is_none(),
+            Some(_) => false,
+        };
         if !goes_on {
-            self.batches.push(RecordSort::Submitted(proto::Submitted::default()));
-            self.latest = None;
+            self.close();
         }
-        let Some(RecordSort::Submitted(columns)) = self.batches.last_mut() else { return };
+        let mut latest = self.latest.take();
+        let new = || RecordSort::Submitted(proto::Submitted::default());
+        let RecordSort::Submitted(columns) = self.columns(Lane::Entered, &[task], new) else { return };
         columns.task_steps.push(task.to_bits() as i64);
         columns.payload_steps.push(payload as i64);
         columns.at_steps.push(at.0 as i64);
         if let Some(spec) = described {
-            let same = self.latest.as_mut().is_some_and(|latest| {
+            let same = latest.as_mut().filter(|_| !columns.specs.is_empty()).is_some_and(|latest| {
                 latest.payload = spec.payload;
                 latest == spec
             });
             if !same {
                 columns.specs.push(write_task(spec));
-                self.latest = Some(spec.clone());
+                latest = Some(spec.clone());
             }
             columns.specs_used.push(columns.specs.len() as u32 - 1);
         }
+        self.latest = latest;
     }
 
     /// How many records it has.
@@ -185,13 +243,15 @@ impl Group {
         self.records == 0
     }
 
-    /// The records as bytes.
+    /// The records as bytes; there are none in it afterwards.
     #[must_use]
-    pub fn encode(mut self) -> Vec<u8> {
-        for sort in &mut self.batches {
+    pub fn encode(&mut self) -> Vec<u8> {
+        self.close();
+        self.records = 0;
+        let mut batches = std::mem::take(&mut self.batches);
+        for sort in batches.iter_mut().filter_map(|batch| batch.sort.as_mut()) {
             pack(sort);
         }
-        let batches = self.batches.into_iter().map(|sort| proto::RecordBatch { sort: Some(sort) }).collect();
         proto::Group { batches }.encode_to_vec()
     }
 

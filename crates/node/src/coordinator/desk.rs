@@ -710,9 +710,8 @@ impl Desk {
 
     fn take_entry(&mut self) -> Entry {
         let mut page = std::mem::take(&mut self.page);
-        let group = std::mem::take(&mut self.group);
-        if !group.is_empty() {
-            page.records = group.encode().into();
+        if !self.group.is_empty() {
+            page.records = self.group.encode().into();
         }
         page.ends = self.ends.take();
         page.next_blob = self.next_blob;

@@ -53,9 +53,13 @@ pub(super) struct Note {
     /// The number of its job; 0 if it has none.
     pub(super) job: u32,
     pub(super) index: u32,
+    /// Where it is among those that are with a worker, or `NOWHERE`.
+    live: u32,
     /// What is to be done.
     pub(super) handle: u64,
 }
+
+const NOWHERE: u32 = u32::MAX;
 
 impl Note {
     fn is_free(&self) -> bool {
@@ -80,7 +84,7 @@ pub(super) struct Jobs {
     last: u64,
     /// By the slot of the task.
     notes: Vec<Note>,
-    live: FxHashMap<TaskId, Live>,
+    live: Vec<(TaskId, Live)>,
     done: std::collections::VecDeque<u64>,
     /// Jobs that somebody watches and that have changed.
     changed: Vec<u64>,
@@ -188,9 +192,9 @@ impl Jobs {
     pub(super) fn enter(&mut self, task: TaskId, job: u64, index: u32, handle: u64) {
         let at = task.index();
         if at >= self.notes.len() {
-            self.notes.resize(at + 1, Note { generation: u32::MAX, job: 0, index: 0, handle: 0 });
+            self.notes.resize(at + 1, Note { generation: u32::MAX, job: 0, index: 0, live: NOWHERE, handle: 0 });
         }
-        self.notes[at] = Note { generation: generation(task), job: job as u32, index, handle };
+        self.notes[at] = Note { generation: generation(task), job: job as u32, index, live: NOWHERE, handle };
         if let Some(job) = self.by_number.get_mut(&job)
             && !job.card.lazy
         {
@@ -211,7 +215,7 @@ impl Jobs {
         if !job.tasks.is_empty() {
             return job.tasks.get(index as usize).copied().and_then(is_it);
         }
-        self.live.keys().copied().find_map(is_it).or_else(|| {
+        self.live.iter().find_map(|entry| is_it(entry.0)).or_else(|| {
             // It became a task and is with nobody: it waits for its next attempt.
             let wanted = |note: &&Note| u64::from(note.job) == number && note.index == index && !note.is_free();
             let at = self.notes.iter().position(|note| wanted(&note))?;
@@ -221,9 +225,14 @@ impl Jobs {
 
     /// Nothing more is to be known of a task.
     pub(super) fn leave(&mut self, task: TaskId) {
-        if let Some(note) = self.notes.get_mut(task.index()).filter(|note| note.generation == generation(task)) {
+        self.take_live(task);
+        if let Some(note) = self.note_mut(task) {
             note.generation = u32::MAX;
         }
+    }
+
+    fn note_mut(&mut self, task: TaskId) -> Option<&mut Note> {
+        self.notes.get_mut(task.index()).filter(|note| note.generation == generation(task))
     }
 
     pub(super) fn note(&self, task: TaskId) -> Option<Note> {
@@ -231,17 +240,46 @@ impl Jobs {
     }
 
     pub(super) fn live(&self, task: TaskId) -> Option<Live> {
-        self.live.get(&task).copied()
+        let note = self.note(task)?;
+        self.live.get(note.live as usize).map(|entry| entry.1)
+    }
+
+    fn live_mut(&mut self, task: TaskId) -> Option<&mut Live> {
+        let note = self.note(task)?;
+        self.live.get_mut(note.live as usize).map(|entry| &mut entry.1)
     }
 
     pub(super) fn lives(&self) -> impl Iterator<Item = (TaskId, Live)> + '_ {
-        self.live.iter().map(|(&task, &live)| (task, live))
+        self.live.iter().copied()
+    }
+
+    /// A task is with a worker that was with none; none if nothing is known of it.
+    fn add_live(&mut self, task: TaskId, live: Live) -> Option<&mut Live> {
+        let at = self.live.len();
+        self.note_mut(task)?.live = at as u32;
+        self.live.push((task, live));
+        self.live.last_mut().map(|entry| &mut entry.1)
+    }
+
+    /// Takes a task out of those with a worker; the last of them takes its place.
+    fn take_live(&mut self, task: TaskId) -> Option<Live> {
+        let at = std::mem::replace(&mut self.note_mut(task)?.live, NOWHERE);
+        if at == NOWHERE {
+            return None;
+        }
+        let (_, live) = self.live.swap_remove(at as usize);
+        if let Some(&(moved, _)) = self.live.get(at as usize)
+            && let Some(note) = self.note_mut(moved)
+        {
+            note.live = at;
+        }
+        Some(live)
     }
 
     /// How many tasks each worker runs, and how many wait with it.
     pub(super) fn by_worker(&self) -> FxHashMap<WorkerId, (u32, u32)> {
         let mut counts: FxHashMap<WorkerId, (u32, u32)> = FxHashMap::default();
-        for live in self.live.values() {
+        for (_, live) in &self.live {
             let (running, queued) = counts.entry(live.worker).or_default();
             *(if live.runs { running } else { queued }) += 1;
         }
@@ -251,12 +289,15 @@ impl Jobs {
     /// A task is with a worker.
     pub(super) fn handed(&mut self, task: TaskId, worker: WorkerId, now: Time) {
         self.stopped(task);
-        self.live.insert(task, Live { worker, began: now, hops: 0, runs: false });
+        self.add_live(task, Live { worker, began: now, hops: 0, runs: false });
     }
 
     /// A worker runs it.
     pub(super) fn began(&mut self, task: TaskId, worker: WorkerId, now: Time) {
-        let live = self.live.entry(task).or_insert(Live { worker, began: now, hops: 0, runs: false });
+        if self.live(task).is_none() {
+            self.add_live(task, Live { worker, began: now, hops: 0, runs: false });
+        }
+        let Some(live) = self.live_mut(task) else { return };
         (live.worker, live.began) = (worker, now);
         if !std::mem::replace(&mut live.runs, true) {
             self.change(task, |progress| progress.running += 1);
@@ -265,14 +306,14 @@ impl Jobs {
 
     /// It changed hands.
     pub(super) fn moved(&mut self, task: TaskId, to: WorkerId, hop: u32) {
-        let Some(live) = self.live.get_mut(&task).filter(|live| live.hops < hop) else { return };
+        let Some(live) = self.live_mut(task).filter(|live| live.hops < hop) else { return };
         (live.worker, live.hops) = (to, hop);
         self.change(task, |progress| progress.stolen += 1);
     }
 
     /// It is with nobody any more.
     pub(super) fn stopped(&mut self, task: TaskId) -> Option<Live> {
-        let live = self.live.remove(&task)?;
+        let live = self.take_live(task)?;
         if live.runs {
             self.change(task, |progress| progress.running = progress.running.saturating_sub(1));
         }

@@ -208,7 +208,7 @@ impl Folded {
         let mut group = Group::default();
         let mut seal = |group: &mut Group, least: usize| {
             if group.len() > least {
-                let records = Bytes::from(std::mem::take(group).encode());
+                let records = Bytes::from(group.encode());
                 pages.push(Page { records, last_job, ..Page::default() }.encode_to_vec());
             }
         };
