@@ -21,13 +21,11 @@ use crate::rng::Rng;
 use crate::scheduler::Scheduler;
 use crate::task::Cause;
 use crate::time::{Span, Time};
-use crate::wire::{Beat, Hello, Message, Order};
+use crate::wire::{Beat, Hello, Message, ORDERS, Order};
 use crate::worker::WorkerState;
 
 /// Peers in one digest: well below 2 KB, however many workers there are.
 const DIGEST: usize = 16;
-/// Orders in one message.
-const ORDERS: usize = 256;
 
 /// What can happen to the coordinator.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 //! machine go together or not at all. How settled tasks ended is kept for each slot that no other task has taken since.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::action::Record;
 use crate::ids::{JobId, KeyId, TaskId, WorkerId};
@@ -28,7 +29,9 @@ pub enum Detail<'a> {
 pub(crate) struct Unfinished {
     /// Its place in the order of submission.
     pub(crate) number: u64,
-    pub(crate) spec: TaskSpec,
+    /// What it is like, but for its payload: many are alike.
+    pub(crate) spec: Arc<TaskSpec>,
+    pub(crate) payload: u64,
     /// Its job, its position and its rank there.
     pub(crate) member: Option<(JobId, u32, u32)>,
     /// The latest attempt that is known.
@@ -49,8 +52,9 @@ impl Unfinished {
         match self.member {
             Some((job, index, _)) if self.is_element => each(&Record::Element { task, job, index }, Detail::None),
             member => {
-                let payload = self.spec.payload;
-                each(&Record::Submitted { task, payload, at }, Detail::Task(&self.spec));
+                let payload = self.payload;
+                let spec = TaskSpec { payload, ..TaskSpec::clone(&self.spec) };
+                each(&Record::Submitted { task, payload, at }, Detail::Task(&spec));
                 if let Some((job, index, rank)) = member {
                     each(&Record::Member { task, job, index, rank }, Detail::None);
                 }
@@ -72,7 +76,7 @@ pub(crate) struct OpenArray {
     /// Its place in the order of submission.
     pub(crate) number: u64,
     /// What its elements are like.
-    pub(crate) spec: TaskSpec,
+    pub(crate) spec: Arc<TaskSpec>,
     pub(crate) count: u32,
     /// The first element that has not become a task.
     pub(crate) next: u32,
@@ -141,6 +145,8 @@ pub struct Journal {
     pub(crate) arrays: BTreeMap<JobId, OpenArray>,
     pub(crate) key_limits: BTreeMap<KeyId, u32>,
     number: u64,
+    /// The description that was shared last, also as one to compare with.
+    latest: Option<(TaskSpec, Arc<TaskSpec>)>,
 }
 
 impl Journal {
@@ -167,14 +173,16 @@ impl Journal {
             }
             Record::Submitted { task, .. } => {
                 if let Detail::Task(spec) = detail {
-                    self.enter(task, spec.clone(), None);
+                    let shared = self.shared(spec);
+                    self.enter(task, shared, spec.payload, None);
                 }
             }
             Record::Element { task, job, index } => {
                 if let Some(array) = self.arrays.get_mut(&job) {
                     array.go_on(index + 1);
-                    let spec = array.spec.clone();
-                    self.enter(task, spec, Some((job, index, u32::MAX)));
+                    let spec = Arc::clone(&array.spec);
+                    let payload = spec.payload;
+                    self.enter(task, spec, payload, Some((job, index, u32::MAX)));
                 }
             }
             Record::Member { task, job, index, rank } => {
@@ -185,14 +193,14 @@ impl Journal {
             }
             Record::After { task, parent } => {
                 if let Some(known) = self.tasks.get_mut(&task) {
-                    known.spec.after.push(parent);
+                    Arc::make_mut(&mut known.spec).after.push(parent);
                 }
             }
             Record::ArraySubmitted { job, count, .. } => {
                 if let (Detail::Task(spec), Some(owner)) = (detail, self.jobs.get_mut(&job)) {
                     self.number += 1;
                     owner.open += u64::from(count);
-                    let (number, spec) = (self.number, spec.clone());
+                    let (number, spec) = (self.number, Arc::new(spec.clone()));
                     self.arrays.insert(job, OpenArray { number, spec, count, next: 0, skipped: BTreeSet::new() });
                 }
             }
@@ -230,12 +238,26 @@ impl Journal {
         }
     }
 
-    fn enter(&mut self, task: TaskId, spec: TaskSpec, member: Option<(JobId, u32, u32)>) {
+    /// A description that tasks like the one before share with it.
+    fn shared(&mut self, spec: &TaskSpec) -> Arc<TaskSpec> {
+        if let Some((known, shared)) = &mut self.latest {
+            known.payload = spec.payload;
+            if known == spec {
+                return Arc::clone(shared);
+            }
+        }
+        let shared = Arc::new(TaskSpec { payload: 0, ..spec.clone() });
+        self.latest = Some((spec.clone(), Arc::clone(&shared)));
+        shared
+    }
+
+    fn enter(&mut self, task: TaskId, spec: Arc<TaskSpec>, payload: u64, member: Option<(JobId, u32, u32)>) {
         self.number += 1;
         self.outcomes.remove(&task.index());
         let unfinished = Unfinished {
             number: self.number,
             spec,
+            payload,
             member,
             attempt: 0,
             holder: None,
@@ -329,7 +351,7 @@ impl Journal {
 
     /// Tasks that are not settled, with the handle of each, in the order of their ids.
     pub fn unfinished(&self) -> impl Iterator<Item = (TaskId, u64)> + '_ {
-        self.tasks.iter().map(|(&task, known)| (task, known.spec.payload))
+        self.tasks.iter().map(|(&task, known)| (task, known.payload))
     }
 
     /// Workers that have not left, with the handle of each.

@@ -300,7 +300,25 @@ pub enum Message {
     },
 }
 
+/// Orders in one message.
+pub(crate) const ORDERS: usize = 256;
+
 impl Message {
+    /// Makes one message of this and the one that follows it right away, where that says the same; else the other comes
+    /// back.
+    pub fn join(&mut self, next: Message) -> Option<Message> {
+        match (self, next) {
+            (Message::Hand { number, orders }, Message::Hand { number: later, orders: mut more })
+                if orders.len() + more.len() <= ORDERS =>
+            {
+                *number = later.max(*number);
+                orders.append(&mut more);
+                None
+            }
+            (_, next) => Some(next),
+        }
+    }
+
     /// Whether a coordinator sends this only when all that it recorded before is durable. A worker that is told that an end
     /// is noted forgets it; and what must never run twice at once is handed over only when whoever comes after this
     /// coordinator will know who has it.

@@ -163,7 +163,7 @@ impl Scheduler {
         };
         self.describe(id.slot, &known.spec, job, index, rank, 0);
         let task = self.tasks.at_mut(id.slot);
-        (task.attempt, task.retries) = (known.attempt, known.retries);
+        (task.payload, task.attempt, task.retries) = (known.payload, known.attempt, known.retries);
         if known.is_element
             && let Some(array) = &self.jobs[job].array
         {

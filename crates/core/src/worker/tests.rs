@@ -87,6 +87,33 @@ fn a_message_that_was_long_on_its_way_does_not_show_that_the_lease_goes_on() {
 }
 
 #[test]
+fn orders_that_were_joined_say_the_same() {
+    let messages = || {
+        [(1, 1..4u64), (2, 4..6), (3, 6..300)]
+            .map(|(number, tasks)| Message::Hand { number, orders: tasks.map(|task| order(task, false)).collect() })
+    };
+    let (mut single, mut joined) = (Bench::new(), Bench::new());
+    messages().into_iter().for_each(|message| single.told(Time(1), message));
+    let mut sent: Vec<Message> = Vec::new();
+    for message in messages() {
+        let rest = match sent.last_mut() {
+            Some(last) => last.join(message),
+            None => Some(message),
+        };
+        sent.extend(rest);
+    }
+    assert_eq!(sent.len(), 2, "one message takes no more than so many");
+    sent.into_iter().for_each(|message| joined.told(Time(1), message));
+    assert_eq!(single.machine.depth(), joined.machine.depth());
+    // What it says of itself, holdings and what it has seen included.
+    let due = single.machine.next_timer().unwrap();
+    single.step(due, Input::Tick);
+    joined.step(due, Input::Tick);
+    assert!(single.out.iter().any(|output| matches!(output, Output::Send { message: Message::Beat(_), .. })));
+    assert_eq!(format!("{:?}", single.out), format!("{:?}", joined.out));
+}
+
+#[test]
 fn what_waits_is_dropped_by_a_worker_that_joins_anew() {
     let mut bench = Bench::new();
     bench.told(Time(1), hand(vec![order(1, false), order(2, false), order(3, true)]));

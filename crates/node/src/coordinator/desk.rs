@@ -445,7 +445,12 @@ impl Desk {
         if self.parcel(connection).is_some()
             && let Some(found) = self.connections.get_mut(&connection)
         {
-            found.parcel.messages.push(message);
+            let messages = &mut found.parcel.messages;
+            let rest = match messages.last_mut() {
+                Some(last) => last.join(message),
+                None => Some(message),
+            };
+            messages.extend(rest);
         }
     }
 
@@ -678,8 +683,8 @@ impl Desk {
         if !key.is_empty() {
             let handle = self.jobs.note(TaskId::from_bits(answer.task)).filter(|_| answer.job == 0);
             let handle = handle.map_or(0, |note| note.handle);
-            self.page.keys.push(KeyNote { key: key.clone(), task: answer.task, job: answer.job, handle });
-            self.keys.insert(key, answer, handle);
+            self.keys.insert(&key, answer, handle);
+            self.page.keys.push(KeyNote { key, task: answer.task, job: answer.job, handle });
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use filch_core::wire::talk::{KeyNote, Submitted};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// Submissions that are remembered. Whoever sends one again does so soon, or not at all.
 const KEPT: usize = 100_000;
@@ -12,26 +13,30 @@ const KEPT: usize = 100_000;
 /// The latest submissions.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    known: FxHashMap<Bytes, (Submitted, u64)>,
-    order: VecDeque<Bytes>,
+    known: FxHashMap<Key, (Submitted, u64)>,
+    order: VecDeque<Key>,
 }
+
+/// A key by itself: the bytes of a request would keep all that came with it.
+type Key = SmallVec<[u8; 16]>;
 
 impl Keys {
     /// The first answer, and the handle of a single task.
-    pub(super) fn get(&self, key: &Bytes) -> Option<(Submitted, u64)> {
+    pub(super) fn get(&self, key: &[u8]) -> Option<(Submitted, u64)> {
         self.known.get(key).copied()
     }
 
     /// All of them, the oldest first.
     pub(super) fn notes(&self) -> Vec<KeyNote> {
-        let note = |key: &Bytes| {
+        let note = |key: &Key| {
             let (Submitted { job, task }, handle) = *self.known.get(key)?;
-            Some(KeyNote { key: key.clone(), task, job, handle })
+            Some(KeyNote { key: Bytes::copy_from_slice(key), task, job, handle })
         };
         self.order.iter().filter_map(note).collect()
     }
 
-    pub(super) fn insert(&mut self, key: Bytes, answer: Submitted, handle: u64) {
+    pub(super) fn insert(&mut self, key: &[u8], answer: Submitted, handle: u64) {
+        let key = Key::from_slice(key);
         if key.is_empty() || self.known.insert(key.clone(), (answer, handle)).is_some() {
             return;
         }

@@ -106,7 +106,7 @@ impl Folded {
             self.jobs.open(card);
         }
         for KeyNote { key, task, job, handle } in page.keys {
-            self.keys.insert(key, Submitted { job, task }, handle);
+            self.keys.insert(&key, Submitted { job, task }, handle);
         }
         self.ends = page.ends.map(|ends| spread(&ends)).unwrap_or_default();
         let mut outcomes = Vec::new();
