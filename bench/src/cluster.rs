@@ -4,6 +4,7 @@ mod cases;
 mod command_line;
 mod figures;
 mod peers;
+mod rivals;
 mod roles;
 
 use std::path::PathBuf;
@@ -26,6 +27,9 @@ pub struct Arguments {
     /// Fewer tasks and rounds.
     #[arg(long)]
     quick: bool,
+    /// Also runs the same work on Dask and Ray, which are installed with pip into a folder of their own.
+    #[arg(long)]
+    rivals: bool,
     /// An array of `{case, tasks_per_s, cpu_us_per_task, p50_us, rss_bytes, efficiency}`.
     #[arg(long)]
     json: bool,
@@ -72,7 +76,10 @@ pub fn main_with(arguments: Arguments) -> Result<()> {
         Some(Role::Pong) => roles::pong(),
         Some(Role::Empty) => roles::empty(),
         None => {
-            let figures = cases::run(arguments.filter.as_deref(), arguments.quick)?;
+            let mut figures = cases::run(arguments.filter.as_deref(), arguments.quick)?;
+            if arguments.rivals {
+                figures.extend(rivals::run(arguments.quick)?);
+            }
             figures::print(&figures, arguments.json);
             Ok(())
         }

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod cluster;
 pub mod mix;
 pub mod pool_report;
+pub mod python;
 pub mod report;
 pub mod uts;
 pub mod ways;

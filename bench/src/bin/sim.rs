@@ -4,12 +4,11 @@
 //! Only the run is timed, not the making of the workload. Rounds of filch and of SimPy alternate, so that a disturbance
 //! hits both; medians are reported. SimPy is installed into a folder of its own below the build's.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use filch_bench::python;
 use filch_core::{Span, Time};
 use filch_sim::cluster::Class;
 use filch_sim::generate::{Duration, Generator};
@@ -213,7 +212,7 @@ fn throughput(workers: u32, rounds: u32) -> Result<Row> {
 // ---- the queue of the textbooks ----
 
 fn queueing(args: &Args) -> Result<Queue> {
-    let python = simpy()?;
+    let python = python::with("simpy", &[SIMPY], "simpy")?;
     let mut scenario = Scenario::builtin("queueing").context("the scenario `queueing` is gone")?;
     scenario.workload.tasks = Some(args.jobs);
     let Generator { rate, typical, .. } = scenario.workload;
@@ -225,17 +224,8 @@ fn queueing(args: &Args) -> Result<Queue> {
         ours.push(f64::from(args.jobs) / seconds);
         let waited = world.fates().iter().map(|fate| fate.begun.since(fate.arrived).as_secs_f64()).sum::<f64>();
         waits.0 += waited / f64::from(args.jobs);
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("simpy/mmc.py");
-        let output = Command::new(&python)
-            .arg(script)
-            .args(
-                [f64::from(args.jobs), f64::from(servers), rate, typical.as_secs_f64(), seed as f64]
-                    .map(|n| n.to_string()),
-            )
-            .output()
-            .context("cannot start Python")?;
-        ensure!(output.status.success(), "SimPy failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-        let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let arguments = [f64::from(args.jobs), f64::from(servers), rate, typical.as_secs_f64(), seed as f64];
+        let said = python::ask(&python, "simpy/mmc.py", &arguments.map(|number| number.to_string()))?;
         let figure = |key: &str| said[key].as_f64().with_context(|| format!("SimPy did not say `{key}`"));
         theirs.push(f64::from(args.jobs) / figure("seconds")?);
         waits.1 += figure("mean_wait_s")?;
@@ -250,31 +240,6 @@ fn queueing(args: &Args) -> Result<Queue> {
         filch_mean_wait_s: waits.0 / rounds,
         simpy_mean_wait_s: waits.1 / rounds,
     })
-}
-
-/// A Python with SimPy, installed if it is not there.
-fn simpy() -> Result<PathBuf> {
-    let folder = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
-    let folder = folder.join("simpy");
-    let python = folder.join("bin/python");
-    let has_it =
-        || Command::new(&python).args(["-c", "import simpy"]).output().is_ok_and(|output| output.status.success());
-    if has_it() {
-        return Ok(python);
-    }
-    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", SIMPY]))?;
-    if !has_it() {
-        bail!("SimPy is not there although it was installed");
-    }
-    Ok(python)
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
-    ensure!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
 }
 
 // ---- the large case ----

@@ -121,7 +121,7 @@ fn noop_single(quick: bool) -> Result<Vec<Figure>> {
 }
 
 /// Many submissions under way at once, each with a payload of its own.
-async fn submit_singles(client: &Client, count: u32) -> Result<()> {
+pub(super) async fn submit_singles(client: &Client, count: u32) -> Result<()> {
     let client = std::sync::Arc::new(client.clone());
     let lanes = 2000;
     let mut tasks = Vec::new();
@@ -141,7 +141,7 @@ async fn submit_singles(client: &Client, count: u32) -> Result<()> {
     Ok(())
 }
 
-async fn until_settled(client: &Client) -> Result<()> {
+pub(super) async fn until_settled(client: &Client) -> Result<()> {
     loop {
         let stats: StatsView = client.query(&Query::Stats).await?;
         if stats.unsettled == 0 {
