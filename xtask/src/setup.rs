@@ -19,6 +19,8 @@ pub(crate) enum Tool {
     Clippy,
     /// For the stage `instructions`.
     Valgrind,
+    /// For the tests of the stage `test` that cut networks.
+    Network,
     /// For the deep check `miri`.
     Miri,
     /// The standard library's source, for the deep checks that build it their own way.
@@ -47,6 +49,7 @@ impl Tool {
             Tool::Rustfmt => "rustfmt",
             Tool::Clippy => "clippy",
             Tool::Valgrind => "valgrind",
+            Tool::Network => "iproute2",
             Tool::Miri => "miri",
             Tool::RustSource => "rust-src",
         }
@@ -58,6 +61,7 @@ impl Tool {
             Tool::Rustfmt => "the toolchain has no rustfmt",
             Tool::Clippy => "the toolchain has no clippy",
             Tool::Valgrind => "there is no valgrind",
+            Tool::Network => "there is no ip or no ss, which are in the package iproute2",
             Tool::Miri => "there is no nightly toolchain with the component miri",
             Tool::RustSource => "there is no nightly toolchain with the component rust-src",
         }
@@ -68,6 +72,7 @@ impl Tool {
             Tool::Rustfmt => process::succeeds("cargo", &["fmt", "--version"]),
             Tool::Clippy => process::succeeds("cargo", &["clippy", "--version"]),
             Tool::Valgrind => process::succeeds("valgrind", &["--version"]),
+            Tool::Network => process::succeeds("ip", &["-V"]) && process::succeeds("ss", &["-V"]),
             Tool::Miri => process::succeeds("cargo", &["+nightly", "miri", "--version"]),
             Tool::RustSource => process::succeeds(
                 "sh",
@@ -84,12 +89,19 @@ impl Tool {
                 "export DEBIAN_FRONTEND=noninteractive; \
                  apt-get install --yes valgrind || { apt-get update && apt-get install --yes valgrind; }",
             ),
+            Tool::Network if machine.apt_as_root => Step::Install(
+                "export DEBIAN_FRONTEND=noninteractive; \
+                 apt-get install --yes iproute2 || { apt-get update && apt-get install --yes iproute2; }",
+            ),
             Tool::Miri if machine.rustup => Step::Install("rustup component add --toolchain nightly miri"),
             Tool::RustSource if machine.rustup => Step::Install("rustup component add --toolchain nightly rust-src"),
             Tool::Rustfmt => Step::Tell("install the rustfmt of this toolchain, for example the package rustfmt"),
             Tool::Clippy => Step::Tell("install the clippy of this toolchain, for example the package rust-clippy"),
             Tool::Valgrind => {
                 Step::Tell("install the package valgrind; without it no benchmark can count instructions")
+            }
+            Tool::Network => {
+                Step::Tell("install the package iproute2; without it the tests that cut networks are skipped")
             }
             Tool::Miri => Step::Tell("install a nightly toolchain with the component miri, for example with rustup"),
             Tool::RustSource => {
@@ -148,7 +160,7 @@ mod tests {
 
     #[test]
     fn for_the_rest_a_person_is_told() {
-        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::Valgrind, Tool::Miri, Tool::RustSource] {
+        for tool in [Tool::Rustfmt, Tool::Clippy, Tool::Valgrind, Tool::Network, Tool::Miri, Tool::RustSource] {
             assert!(matches!(tool.step(BARE), Step::Tell(how) if how.contains("install")), "{}", tool.name());
         }
     }

@@ -74,7 +74,8 @@ impl Stage {
         match self {
             Stage::Fmt => &[Tool::Rustfmt],
             Stage::Clippy => &[Tool::Clippy],
-            Stage::Test | Stage::Planted | Stage::Doc | Stage::Tidy => &[],
+            Stage::Test => &[Tool::Network],
+            Stage::Planted | Stage::Doc | Stage::Tidy => &[],
             Stage::Instructions => &[Tool::Valgrind],
         }
     }

@@ -15,14 +15,21 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::access::{Access, Pin};
-use crate::door::{Reader, Writer, prepare};
+use crate::door::{Reader, SILENCE, SILENCE_OF_PEERS, Writer, prepare};
 use crate::link::{Arrival, Outgoing, Parcel, attach, read_parcel, write_parcel};
 use crate::secure;
 
-/// How long a coordinator may take to let somebody in.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a peer may.
-const PATIENCE_WITH_PEERS: Duration = Duration::from_secs(2);
+/// How long the other side may take.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// To let somebody in.
+    opening: Duration,
+    /// To confirm what it was sent.
+    silence: Duration,
+}
+
+const PATIENCE: Patience = Patience { opening: Duration::from_secs(10), silence: SILENCE };
+const PATIENCE_WITH_PEERS: Patience = Patience { opening: Duration::from_secs(2), silence: SILENCE_OF_PEERS };
 /// The most that an answer may weigh; the configuration is in it.
 const LARGEST_ANSWER: usize = 4 << 20;
 
@@ -126,15 +133,16 @@ pub async fn knock(
     Ok(attach(reader, writer, rest, deliver))
 }
 
-async fn open(address: &str, pin: Option<Pin>, opening: &Opening, patience: Duration) -> Result<Opened, DialError> {
-    let slow = || DialError::Again(format!("{address} did not answer within {} s", patience.as_secs()));
-    timeout(patience, speak(address, pin, opening)).await.map_err(|_| slow())?
+async fn open(address: &str, pin: Option<Pin>, opening: &Opening, patience: Patience) -> Result<Opened, DialError> {
+    let within = patience.opening;
+    let slow = || DialError::Again(format!("{address} did not answer within {} s", within.as_secs()));
+    timeout(within, speak(address, pin, opening, patience.silence)).await.map_err(|_| slow())?
 }
 
-async fn speak(address: &str, pin: Option<Pin>, opening: &Opening) -> Result<Opened, DialError> {
+async fn speak(address: &str, pin: Option<Pin>, opening: &Opening, silence: Duration) -> Result<Opened, DialError> {
     let again = |error: io::Error| DialError::Again(format!("cannot connect to {address}: {error}"));
     let socket = TcpStream::connect(address).await.map_err(again)?;
-    prepare(&socket).map_err(again)?;
+    prepare(&socket, silence).map_err(again)?;
     let (mut reader, mut writer): (Reader, Writer) = match pin {
         None => {
             let (reader, writer) = socket.into_split();

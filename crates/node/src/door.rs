@@ -29,6 +29,11 @@ const AT_ONCE: usize = 1024;
 /// How long one that is turned away may take to hear why.
 const FAREWELL: Duration = Duration::from_millis(500);
 
+/// How long something that was sent may stay unconfirmed; then whoever it was for counts as gone.
+pub(crate) const SILENCE: Duration = Duration::from_secs(30);
+/// The same between peers. Short, as they have another way to each other.
+pub(crate) const SILENCE_OF_PEERS: Duration = Duration::from_secs(4);
+
 /// The half of a connection that is read.
 pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
 /// The half of a connection that is written.
@@ -40,6 +45,7 @@ pub struct Door {
     token: Bytes,
     room: Arc<Semaphore>,
     patience: Duration,
+    silence: Duration,
 }
 
 /// Somebody who was let in and waits for an answer.
@@ -86,7 +92,13 @@ impl Door {
     /// A door that is opened with a token; with an identity, everything is encrypted.
     #[must_use]
     pub fn new(identity: Option<Identity>, token: Bytes) -> Door {
-        Door { identity, token, room: Arc::new(Semaphore::new(AT_ONCE)), patience: PATIENCE }
+        Door { identity, token, room: Arc::new(Semaphore::new(AT_ONCE)), patience: PATIENCE, silence: SILENCE }
+    }
+
+    /// The door of a worker, for its peers.
+    #[must_use]
+    pub(crate) fn for_peers(identity: Option<Identity>, token: Bytes) -> Door {
+        Door { silence: SILENCE_OF_PEERS, ..Door::new(identity, token) }
     }
 
     /// Lets somebody in, or not. Takes [`Answer`]s from whoever asked for this; see [`Admitted::answer`].
@@ -100,7 +112,7 @@ impl Door {
 
     async fn greet(&self, socket: TcpStream) -> Result<Admitted, Turned> {
         let peer = socket.peer_addr().map_err(Turned::Garbled)?;
-        prepare(&socket).map_err(Turned::Garbled)?;
+        prepare(&socket, self.silence).map_err(Turned::Garbled)?;
         let (mut reader, writer): (Reader, Writer) = match &self.identity {
             None => {
                 let (reader, writer) = socket.into_split();
@@ -172,13 +184,19 @@ fn parcel_of(answer: Answer) -> Parcel {
     Parcel::of(Packet { answer: Some(Box::new(answer)), ..Packet::default() })
 }
 
-/// Small packets go out at once, and a connection whose other side has vanished is noticed some time.
-pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
+/// Small packets go out at once, and a connection whose other side has vanished is noticed: after `silence` if something was
+/// sent, after about half a minute if nothing was.
+pub(crate) fn prepare(socket: &TcpStream, silence: Duration) -> io::Result<()> {
     socket.set_nodelay(true)?;
     rustix::net::sockopt::set_socket_keepalive(socket, true)?;
-    rustix::net::sockopt::set_tcp_keepidle(socket, Duration::from_secs(30))?;
-    rustix::net::sockopt::set_tcp_keepintvl(socket, Duration::from_secs(10))?;
+    rustix::net::sockopt::set_tcp_keepidle(socket, Duration::from_secs(15))?;
+    rustix::net::sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5))?;
     rustix::net::sockopt::set_tcp_keepcnt(socket, 3)?;
+    // Elsewhere it takes as long as the system thinks right.
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(socket, silence.as_millis() as u32)?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = silence;
     Ok(())
 }
 

@@ -228,7 +228,7 @@ async fn prepare(
     card.peer_token = new_token()?;
     card.pin = identity.as_ref().map_or_else(Bytes::new, |identity| Bytes::copy_from_slice(&identity.pin()));
     card.address = options.advertise.clone().unwrap_or_else(|| reachable(bound, dial).to_string());
-    let door = Door::new(identity, card.peer_token.clone());
+    let door = Door::for_peers(identity, card.peer_token.clone());
     let task = tokio::spawn(listen(listener, Arc::new(door), inbox.clone()));
     Ok((Listening(Some(task)), card))
 }

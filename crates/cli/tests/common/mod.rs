@@ -1,6 +1,8 @@
 //! A cluster of real processes, through the commands that people use.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub(crate) mod apart;
+
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -8,8 +10,15 @@ use serde_json::Value;
 
 /// The binary, with pipes on all sides. What the surroundings say about colour must not decide what the tests see.
 pub(crate) fn filch(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_filch"));
-    command.args(arguments).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR");
+    let mut command = filch_by(&[]);
+    command.args(arguments);
+    command
+}
+
+fn filch_by(starter: &[&str]) -> Command {
+    let words = [starter, &[env!("CARGO_BIN_EXE_filch")]].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env_remove("CLICOLOR_FORCE").env_remove("NO_COLOR");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -28,18 +37,26 @@ impl Cluster {
 
     /// A coordinator with a configuration.
     pub(crate) fn start_with(config: &str, options: &[&str]) -> Cluster {
+        Cluster::start_at(config, &[&["--listen", "127.0.0.1:0"], options].concat())
+    }
+
+    /// A coordinator with a configuration that listens where the options say.
+    pub(crate) fn start_at(config: &str, options: &[&str]) -> Cluster {
         let place = tempfile::tempdir().expect("a directory");
         std::fs::write(place.path().join("filch.yaml"), config).expect("written");
         let mut cluster = Cluster { place, processes: Vec::new(), coordinator: 0 };
-        cluster.serve(options);
+        cluster.serve_at(options);
         wait_for("the access file is there", || cluster.place.path().join("access.json").exists());
         cluster
     }
 
     /// Starts the coordinator, for the first time or again.
     pub(crate) fn serve(&mut self, options: &[&str]) {
-        let usual = ["serve", "--listen", "127.0.0.1:0", "--config", "filch.yaml"];
-        self.coordinator = self.spawn(&[&usual[..], options].concat());
+        self.serve_at(&[&["--listen", "127.0.0.1:0"], options].concat());
+    }
+
+    fn serve_at(&mut self, options: &[&str]) {
+        self.coordinator = self.spawn(&[&["serve", "--config", "filch.yaml"], options].concat());
     }
 
     /// Kills a process and waits until it is gone.
@@ -50,13 +67,27 @@ impl Cluster {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = filch(arguments);
+        self.at_home(filch(arguments))
+    }
+
+    /// The binary, started by another program.
+    pub(crate) fn command_by(&self, starter: &[&str], arguments: &[&str]) -> Command {
+        let mut command = filch_by(starter);
+        command.args(arguments);
+        self.at_home(command)
+    }
+
+    fn at_home(&self, mut command: Command) -> Command {
         command.env_remove("FILCH_ACCESS").env("FILCH_DIR", self.place.path()).current_dir(self.place.path());
         command
     }
 
     pub(crate) fn spawn(&mut self, arguments: &[&str]) -> u32 {
-        let mut command = self.command(arguments);
+        let command = self.command(arguments);
+        self.spawn_command(command)
+    }
+
+    pub(crate) fn spawn_command(&mut self, mut command: Command) -> u32 {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
         let id = child.id();
         self.processes.push(child);
