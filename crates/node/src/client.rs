@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::dial::{Backoff, Dial, DialError};
 use crate::view::Query;
-use clerk::{Clerk, Order, Pending};
+use clerk::{Clerk, Heard, Order, Pending};
 
 /// How patient a client is.
 #[derive(Clone, Debug)]
@@ -162,7 +162,7 @@ impl Client {
     async fn follow(&self, ask: Ask) -> Result<Follow, ClientError> {
         let (stream, events) = unbounded_channel();
         let id = self.shared.next_id();
-        self.shared.put(id, Pending::Follow { ask, stream, submitted: false })?;
+        self.shared.put(id, Pending::Follow { ask, stream, submitted: false, heard: Heard::default() })?;
         Ok(Follow { id, events, shared: Arc::clone(&self.shared), over: false })
     }
 
@@ -253,12 +253,13 @@ impl Client {
         result(*self.submit_and_wait(submit).await?)
     }
 
-    /// Hears how a job goes: now and then, of each of its tasks that ends if `each`, and at its end.
+    /// Hears how a job goes: now and then, of the end of each of its tasks if `each`, also of those that have ended before,
+    /// and at its end.
     ///
     /// # Errors
     /// If the client has ended; that there is no such job is the first thing that is heard.
     pub async fn watch(&self, job: u64, each: bool) -> Result<Follow, ClientError> {
-        self.follow(Ask::Watch(Watch { job, each })).await
+        self.follow(Ask::Watch(Watch { job, each, heard: Vec::new() })).await
     }
 
     /// Sees what a task writes.

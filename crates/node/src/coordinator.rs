@@ -5,11 +5,13 @@
 //! task goes, and never says that something is accepted or over before the store has it.
 
 mod bodies;
+mod catch_up;
 mod chores;
 mod desk;
 mod history;
 mod jobs;
 mod keys;
+mod looks;
 mod query;
 mod recover;
 mod requests;
@@ -30,6 +32,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use self::chores::Chores;
 use self::desk::{Desk, Kept};
 use self::history::Keeper;
 use self::recover::{Folded, Unreadable};
@@ -54,14 +57,19 @@ pub struct Options {
     pub config: Config,
     /// How long results, output and what became of tasks are kept.
     pub retention: Duration,
+    /// The journal is folded into a snapshot when it has so many bytes.
+    pub fold_after: usize,
 }
+
+/// Bytes of the journal that are worth a snapshot, if nothing else is said.
+pub const FOLD_AFTER: usize = 256 << 20;
 
 impl Options {
     /// One with the default configuration in a directory.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Options {
         let retention = Duration::from_secs(7 * 24 * 3600);
-        Options { directory: directory.into(), config: Config::default(), retention }
+        Options { directory: directory.into(), config: Config::default(), retention, fold_after: FOLD_AFTER }
     }
 }
 
@@ -113,6 +121,12 @@ pub(crate) enum Later {
     Refused(String),
     Output(Box<filch_core::wire::talk::Ending>),
     Said(Box<filch_core::wire::talk::Said>),
+    /// What somebody has not seen yet of what a task wrote.
+    Rest(Vec<filch_core::wire::talk::Chunk>),
+    /// Something of the past that somebody is to hear before all else.
+    Past(Box<filch_core::wire::talk::Said>),
+    /// That was all of the past; how the job ended, if it was over then.
+    CaughtUp(Option<Box<filch_core::wire::talk::Progress>>),
     Resubmit(Box<filch_core::wire::talk::Submit>),
 }
 
@@ -227,7 +241,7 @@ impl Coordinator {
 
 /// Opens what there is.
 fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
-    let Options { directory, config, retention } = options;
+    let Options { directory, config, retention, fold_after } = options;
     let shard = Shard(0);
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&directory)?);
     let taken = store.take(shard)?;
@@ -237,6 +251,7 @@ fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
     let machine = Machine::new(&config, taken.epoch.0).map_err(|error| Failure::Config(error.to_string()))?;
     let machine = machine.with_store(clock.now());
     let mut desk = Desk::new(machine, config, Kept { store, shard, epoch: taken.epoch, history }, clock, inbox);
+    desk.chores = Chores::new(fold_after, folded.bytes);
     desk.retention = Span(u64::try_from(retention.as_nanos()).unwrap_or(u64::MAX / 4));
     desk.names = folded.names.clone();
     desk.use_policies()?;
@@ -315,6 +330,7 @@ fn take(desk: &mut Desk, item: Item) -> Result<bool, Failure> {
         Item::Stored { turn, begun, outcome } => {
             let place = outcome.inspect_err(|error| {
                 tracing::error!(%error, "the store failed; nothing more is acknowledged");
+                desk.store_failed(&format!("nothing was submitted: {error}"));
             })?;
             desk.durable(turn, begun, place.0);
         }

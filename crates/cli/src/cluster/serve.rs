@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use filch_core::Config;
 use filch_node::access::Access;
 use filch_node::admin;
-use filch_node::coordinator::{Coordinator, Options};
+use filch_node::coordinator::{Coordinator, FOLD_AFTER, Options};
 use filch_node::door::Door;
 use filch_node::secure::Secrets;
 
@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// How long results, outputs and what became of tasks are kept.
     #[arg(long, value_name = "DURATION", default_value = "7d")]
     retention: Lasting,
+    /// The journal is folded into a snapshot when it has so many bytes.
+    #[arg(long, value_name = "BYTES", hide = true, default_value_t = FOLD_AFTER)]
+    fold_after: usize,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -80,7 +83,9 @@ async fn serve(args: &Args, config: Config) -> anyhow::Result<ExitCode> {
     let access_path = args.access.clone().unwrap_or_else(|| directory.join("access.json"));
     let retention = Duration::from_nanos(args.retention.0.0);
     // The store first: whoever is refused there must not touch the access file of whoever has it.
-    let mut coordinator = Coordinator::start(Options { config, retention, ..Options::new(&directory) }).await?;
+    let mut coordinator =
+        Coordinator::start(Options { config, retention, fold_after: args.fold_after, ..Options::new(&directory) })
+            .await?;
     let secrets = Secrets::load_or_create(&directory.join("secrets.json"))?;
     let identity = (!args.plain).then(|| secrets.identity.clone());
     let pin = identity.as_ref().map(|identity| identity.pin());

@@ -234,7 +234,7 @@ async fn logs(client: &Client, name: &str, follow: bool) -> anyhow::Result<ExitC
         Err(usage) => return Ok(usage.complain()),
     };
     let name = Name { job: name.job, index: Some(index), task: None };
-    let mut said = client.logs(Logs { name: Some(name), follow }).await?;
+    let mut said = client.logs(Logs { name: Some(name), follow, ..Logs::default() }).await?;
     while let Some(next) = said.next().await {
         match next? {
             Said::Output(chunk) if chunk.stderr => {

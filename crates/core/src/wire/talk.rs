@@ -397,6 +397,12 @@ pub struct Chunk {
     /// What it wrote.
     #[prost(bytes = "bytes", tag = "3")]
     pub bytes: Bytes,
+    /// How many bytes it had written to the same stream before.
+    #[prost(uint64, tag = "4")]
+    pub offset: u64,
+    /// In which attempt.
+    #[prost(uint32, tag = "5")]
+    pub attempt: u32,
 }
 
 /// Somebody wants to see what a task writes.

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use filch_core::wire::talk::{
-    Ask, ClientCard, Ended, LARGEST_PACKET, Packet, Parts, Refused, Reply, Request, Role, Said, Submit,
+    Ask, Chunk, ClientCard, Ended, LARGEST_PACKET, Packet, Parts, Refused, Reply, Request, Role, Said, Submit,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -40,7 +40,31 @@ pub(super) enum Pending {
     /// A single task that somebody waits for.
     Single { ask: Ask, reply: oneshot::Sender<Result<Box<Ended>, ClientError>> },
     /// Answered again and again.
-    Follow { ask: Ask, stream: UnboundedSender<Result<Said, ClientError>>, submitted: bool },
+    Follow { ask: Ask, stream: UnboundedSender<Result<Said, ClientError>>, submitted: bool, heard: Heard },
+}
+
+/// The tasks of a job whose end was heard of, a bit for each position.
+#[derive(Default)]
+pub(super) struct Heard(Vec<u64>);
+
+impl Heard {
+    /// Notes one; whether it is new.
+    fn note(&mut self, index: u32) -> bool {
+        let (word, bit) = (index as usize / 64, 1 << (index % 64));
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        let is_new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        is_new
+    }
+
+    /// The first of each run and the first after it.
+    fn runs(&self) -> Vec<u32> {
+        let has = |index: u32| self.0.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1);
+        let end = self.0.len() as u32 * 64;
+        (0..=end).filter(|&index| has(index) != (index > 0 && has(index - 1))).collect()
+    }
 }
 
 impl Pending {
@@ -48,6 +72,19 @@ impl Pending {
         match self {
             Pending::Once { ask, .. } | Pending::Single { ask, .. } | Pending::Follow { ask, .. } => ask,
         }
+    }
+
+    /// What is asked after a break.
+    fn ask_again(&self) -> Ask {
+        let mut ask = self.ask().clone();
+        if let Pending::Follow { heard, .. } = self {
+            match &mut ask {
+                Ask::Submit(submit) => submit.heard = heard.runs(),
+                Ask::Watch(watch) => watch.heard = heard.runs(),
+                _ => {}
+            }
+        }
+        ask
     }
 
     /// It will not be answered. Whoever asked may have gone meanwhile.
@@ -245,7 +282,7 @@ impl Clerk {
         let mut ids: Vec<u64> = self.pending.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
-            if let Some(ask) = self.pending.get(&id).map(|pending| pending.ask().clone()) {
+            if let Some(ask) = self.pending.get(&id).map(Pending::ask_again) {
                 self.request(id, ask);
             }
         }
@@ -281,9 +318,18 @@ impl Clerk {
                 }
                 _ => {}
             },
-            Pending::Follow { stream, submitted, ask } => {
+            Pending::Follow { stream, submitted, ask, heard } => {
                 // After a break it is said again.
-                if matches!(said, Said::Submitted(_)) && std::mem::replace(submitted, true) {
+                let again = match &said {
+                    Said::Submitted(_) => std::mem::replace(submitted, true),
+                    Said::Ended(ended) => ended.job > 0 && !heard.note(ended.index),
+                    Said::Output(chunk) => {
+                        note_seen(ask, chunk);
+                        false
+                    }
+                    _ => false,
+                };
+                if again {
                     return;
                 }
                 let over = match &said {
@@ -300,6 +346,36 @@ impl Clerk {
     }
 }
 
+/// What was seen of an output is not asked for again.
+fn note_seen(ask: &mut Ask, chunk: &Chunk) {
+    let Ask::Logs(logs) = ask else { return };
+    if chunk.attempt > logs.attempt {
+        (logs.attempt, logs.seen_stdout, logs.seen_stderr) = (chunk.attempt, 0, 0);
+    }
+    let seen = if chunk.stderr { &mut logs.seen_stderr } else { &mut logs.seen_stdout };
+    *seen = (*seen).max(chunk.offset + chunk.bytes.len() as u64);
+}
+
 fn is_single(ask: &Ask) -> bool {
     matches!(ask, Ask::Submit(submit) if matches!(submit.parts, Some(Parts::Single(_))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_heard_is_told_as_runs() {
+        let mut heard = Heard::default();
+        assert!(heard.runs().is_empty());
+        for index in [0, 1, 63, 64, 65, 200] {
+            assert!(heard.note(index));
+        }
+        assert!(!heard.note(64));
+        assert_eq!(heard.runs(), [0, 2, 63, 66, 200, 201]);
+        (192..256).for_each(|index| {
+            heard.note(index);
+        });
+        assert_eq!(heard.runs(), [0, 2, 63, 66, 192, 256]);
+    }
 }

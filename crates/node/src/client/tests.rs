@@ -209,7 +209,7 @@ async fn logs_are_followed_and_other_questions_answered() {
     let house = House::open(|_, ask| {
         Some(match ask {
             Ask::Logs(_) => {
-                let chunk = Chunk { task: 1, stderr: false, bytes: Bytes::from_static(b"hello") };
+                let chunk = Chunk { task: 1, stderr: false, bytes: Bytes::from_static(b"hello"), ..Chunk::default() };
                 vec![Said::Output(chunk), Said::Done(true)]
             }
             Ask::Query(_) => vec![Said::Json("{\"what\": 1}".to_owned())],

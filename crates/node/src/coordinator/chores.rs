@@ -11,16 +11,15 @@ use super::history::Item as Past;
 use super::recover::{Folded, Unreadable};
 use crate::store::{Epoch, Error, Place, Shard, Store, Until};
 
-/// Bytes of the journal that are worth a snapshot.
-const WORTH: usize = 256 << 20;
 /// How often blobs are looked at.
 const SWEEP: Span = Span::from_secs(60);
 /// Blobs that are removed at once.
 const AT_ONCE: usize = 1000;
 
 /// What is to be done and what is under way.
-#[derive(Default)]
 pub(super) struct Chores {
+    /// Bytes of the journal that are worth a snapshot, and those that no snapshot has.
+    worth: usize,
     written: usize,
     swept: Time,
     busy: Arc<AtomicBool>,
@@ -28,6 +27,11 @@ pub(super) struct Chores {
 }
 
 impl Chores {
+    /// Chores of a journal that has so many bytes already.
+    pub(super) fn new(worth: usize, written: usize) -> Chores {
+        Chores { worth, written, swept: Time::ZERO, busy: Arc::default(), thread: None }
+    }
+
     /// So many bytes went to the journal.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.written += bytes;
@@ -41,7 +45,7 @@ impl Chores {
         (shard, epoch): (Shard, Epoch),
         history: impl FnOnce() -> Option<mpsc::Sender<Past>>,
     ) {
-        let (fold, sweep) = (self.written >= WORTH, self.swept + SWEEP <= now);
+        let (fold, sweep) = (self.written >= self.worth, self.swept + SWEEP <= now);
         if !fold && !sweep || self.busy.swap(true, Ordering::Acquire) {
             return;
         }

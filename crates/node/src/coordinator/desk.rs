@@ -23,10 +23,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::Failure;
 use super::Inbox;
 use super::bodies::Bodies;
+use super::catch_up::Latecomer;
 use super::chores::Chores;
 use super::history::{Item as Past, Keeper, Outcome};
 use super::jobs::Jobs;
 use super::keys::Keys;
+use super::looks::Looker;
 use super::recover::{End, EndColumns, Folded};
 use crate::clock::Clock;
 use crate::link::{Outgoing, Parcel};
@@ -44,7 +46,7 @@ pub(super) struct Connection {
     pub(super) card: Option<Box<WorkerCard>>,
     /// Requests that are answered more than once, and of what.
     pub(super) watches: FxHashMap<u64, Watched>,
-    pub(super) looks: Vec<(u64, TaskId)>,
+    pub(super) looks: Vec<Looker>,
 }
 
 /// What a request goes on hearing of.
@@ -68,6 +70,7 @@ pub(super) struct Seat {
 pub(super) enum Later {
     Message(WorkerId, Message),
     Reply(u64, Reply),
+    Past(Latecomer),
 }
 
 /// Where everything is kept.
@@ -108,7 +111,7 @@ pub(super) struct Desk {
     past: Vec<Past>,
     outcomes: Vec<Outcome>,
     told_later: VecDeque<(u64, Vec<Past>)>,
-    chores: Chores,
+    pub(super) chores: Chores,
     pub(super) history: Keeper,
     /// For those who answer later.
     pub(super) inbox: Inbox,
@@ -120,6 +123,8 @@ pub(super) struct Desk {
     begun: u64,
     durable: u64,
     waiting: VecDeque<(u64, Later)>,
+    /// Replies that wait until somebody has heard of the past.
+    pub(super) held: FxHashMap<(u64, u64), Vec<Reply>>,
     outputs: Vec<Output>,
     /// What came with the messages that are being heard.
     endings: FxHashMap<(u64, u32), Ending>,
@@ -163,7 +168,7 @@ impl Desk {
             past: Vec::new(),
             outcomes: Vec::new(),
             told_later: VecDeque::new(),
-            chores: Chores::default(),
+            chores: Chores::new(super::FOLD_AFTER, 0),
             history,
             inbox,
             blobs: Vec::new(),
@@ -173,6 +178,7 @@ impl Desk {
             begun: 0,
             durable: 0,
             waiting: VecDeque::new(),
+            held: FxHashMap::default(),
             outputs: Vec::new(),
             endings: FxHashMap::default(),
             ran: None,
@@ -247,6 +253,7 @@ impl Desk {
             self.put(Input::Left(worker));
         }
         self.looked_at -= gone.looks.len();
+        self.held.retain(|&(of, _), _| of != connection);
         for watched in gone.watches.values() {
             self.unwatch(*watched, |(of, _)| of == connection);
         }
@@ -280,9 +287,25 @@ impl Desk {
     }
 
     pub(super) fn reply(&mut self, connection: u64, id: u64, said: Said) {
-        if let Some(packet) = self.parcel(connection) {
-            packet.replies.push(Reply { id, said: Some(said) });
+        self.push_reply(connection, Reply { id, said: Some(said) });
+    }
+
+    /// Tells of the past when all that was recorded so far is durable.
+    pub(super) fn when_durable(&mut self, who: Latecomer) {
+        match self.unsynced() {
+            None => self.tell_past(who),
+            Some(turn) => self.waiting.push_back((turn, Later::Past(who))),
         }
+    }
+
+    /// The store has failed: whoever waits to hear that something was accepted hears that it was not.
+    pub(super) fn store_failed(&mut self, why: &str) {
+        for (_, later) in std::mem::take(&mut self.waiting) {
+            if let Later::Reply(connection, Reply { id, said: Some(Said::Submitted(_)) }) = later {
+                self.push_at_once(connection, Reply { id, said: Some(super::requests::refused(why)) });
+            }
+        }
+        self.post();
     }
 
     /// Replies when all that was recorded so far is durable.
@@ -365,6 +388,7 @@ impl Desk {
             Message::Ended { held, ran, .. } => self.ran = Some((held, ran, from)),
             Message::Began(held) if self.machine.scheduler().current(held.task).is_some() => {
                 self.jobs.began(held.task, from, self.now);
+                self.show_begun(connection, held.task);
             }
             Message::Moved { held, to } => self.jobs.moved(held.task, to, held.hop),
             _ => {}
@@ -578,15 +602,15 @@ impl Desk {
             ending: kept,
         };
         self.outcomes.push(outcome);
+        if self.looked_at > 0 {
+            self.end_looks(task, ending.as_ref());
+        }
         self.tell_ended(task, &outcome, worker, ending);
         if !self.shared.contains_key(&note.handle) {
             self.forget_body(note.handle);
         }
         self.jobs.settled(number, status, 1);
         self.jobs.leave(task);
-        if self.looked_at > 0 {
-            self.end_looks(task);
-        }
     }
 
     /// Whoever waits for the task hears of its end.
@@ -767,11 +791,8 @@ impl Desk {
         while let Some((_, later)) = self.waiting.pop_front_if(|entry| entry.0 <= turn) {
             match later {
                 Later::Message(to, message) => self.send(to, message),
-                Later::Reply(connection, reply) => {
-                    if let Some(packet) = self.parcel(connection) {
-                        packet.replies.push(reply);
-                    }
-                }
+                Later::Reply(connection, reply) => self.push_reply(connection, reply),
+                Later::Past(who) => self.tell_past(who),
             }
         }
     }

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::told::{Explanation, Labels, RestExplanation};
-use filch_core::wire::talk::{Ended, Ending, JobCard, Progress, Said, number_of};
+use filch_core::wire::talk::{Chunk, Ending, JobCard, Progress, Reply, Said, number_of};
 use filch_core::{JobId, KeyId, Lack, ResourceId, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::Later;
+use super::catch_up::ended;
 use super::desk::{Desk, Seat};
 use super::history::{History, Item as Past, Outcome};
 use super::jobs::Job;
-use super::requests::{No, unknown_job, unknown_task};
+use super::looks::Seen;
+use super::requests::{No, refused, unknown_job, unknown_task};
+use super::{Inbox, Later};
 use crate::store::{BlobId, Shard, Store};
 use crate::view::{JobView, Query, StatsView, TaskView, WorkerView};
 
@@ -56,27 +58,36 @@ impl Desk {
             Later::Json(json) => self.reply(connection, id, Said::Json(json)),
             Later::Said(said) => self.reply(connection, id, *said),
             Later::Resubmit(submit) => self.resubmit(connection, id, *submit),
+            Later::Rest(chunks) => {
+                for chunk in chunks {
+                    self.output(connection, id, chunk);
+                }
+                self.reply(connection, id, Said::Done(true));
+            }
+            Later::Past(said) => self.push_at_once(connection, Reply { id, said: Some(*said) }),
+            Later::CaughtUp(done) => self.caught_up(connection, id, done),
             Later::Refused(why) => {
-                let refused = filch_core::wire::talk::Refused { why, retry_after_nanos: None };
-                self.reply(connection, id, Said::Refused(refused));
+                self.held.remove(&(connection, id));
+                self.reply(connection, id, refused(why));
             }
             Later::Output(ending) => {
-                let Ending { stdout, stderr, stdout_left_out, stderr_left_out, .. } = *ending;
+                let Ending { stdout, stderr, stdout_left_out, stderr_left_out, attempt, .. } = *ending;
                 for (stderr, bytes, left_out) in [(false, stdout, stdout_left_out), (true, stderr, stderr_left_out)] {
                     if left_out > 0 {
                         let notice = format!("[filch: {left_out} bytes before this were left out]\n");
-                        self.output(connection, id, true, Bytes::from(notice));
+                        let bytes = Bytes::from(notice);
+                        self.output(connection, id, Chunk { stderr: true, bytes, ..Chunk::default() });
                     }
-                    self.output(connection, id, stderr, bytes);
+                    self.output(connection, id, Chunk { task: 0, stderr, bytes, offset: 0, attempt });
                 }
                 self.reply(connection, id, Said::Done(true));
             }
         }
     }
 
-    fn output(&mut self, connection: u64, id: u64, stderr: bool, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.reply(connection, id, Said::Output(filch_core::wire::talk::Chunk { task: 0, stderr, bytes }));
+    fn output(&mut self, connection: u64, id: u64, chunk: Chunk) {
+        if !chunk.bytes.is_empty() {
+            self.reply(connection, id, Said::Output(chunk));
         }
     }
 
@@ -87,10 +98,9 @@ impl Desk {
         id: u64,
         ask: impl FnOnce(&mut History) -> Result<Later, crate::store::Error> + Send + 'static,
     ) {
-        let inbox = self.inbox.clone();
+        let promise = Promise::new(&self.inbox, connection, id);
         self.history.tell(Past::Ask(Box::new(move |history| {
-            let answer = ask(history).unwrap_or_else(|error| Later::Refused(error.to_string()));
-            inbox.answered(connection, id, answer);
+            promise.keep(ask(history).unwrap_or_else(|error| Later::Refused(error.to_string())));
         })));
     }
 
@@ -240,34 +250,15 @@ impl Desk {
             let Some(outcome) = history.task(0, handle)? else {
                 return Ok(Later::Refused("the task is over, and nothing is kept of it any more".to_owned()));
             };
-            let ended = Ended {
-                task,
-                status: outcome.status.name().to_owned(),
-                cause: outcome.cause.words().unwrap_or_default().to_owned(),
-                attempts: outcome.attempts,
-                worker: history.workers()?.remove(&outcome.worker).unwrap_or_default(),
-                ran_nanos: outcome.ran,
-                began_nanos: outcome.began,
-                hops: outcome.hops,
-                ending: ending(&*store, shard, outcome.ending)?.map(Box::new),
-                ..Ended::default()
-            };
+            let mut ended = ended(&outcome, history.workers()?.get(&outcome.worker));
+            (ended.task, ended.index) = (task, 0);
+            ended.ending = ending(&*store, shard, outcome.ending)?.map(Box::new);
             Ok(Later::Said(Box::new(Said::Ended(Box::new(ended)))))
         });
     }
 
-    /// How a job ended that is known only from the past.
-    pub(super) fn past_done(&self, connection: u64, id: u64, number: u64) {
-        self.ask_history(connection, id, move |history| {
-            Ok(match history.job(number)? {
-                Some((_, _, progress)) => Later::Said(Box::new(Said::JobDone(progress.unwrap_or_default()))),
-                None => Later::Refused(unknown_job(number)),
-            })
-        });
-    }
-
     /// What a task that has ended wrote.
-    pub(super) fn past_output(&self, connection: u64, id: u64, number: u64, index: u32) {
+    pub(super) fn past_output(&self, connection: u64, id: u64, (number, index): (u64, u32), seen: Seen) {
         let (store, shard) = (Arc::clone(&self.store), self.shard);
         let waits = self.jobs.get(number).is_some_and(|job| job.done_at.is_none());
         self.ask_history(connection, id, move |history| {
@@ -276,7 +267,8 @@ impl Desk {
                 return Ok(Later::Refused(why));
             };
             Ok(match ending(&*store, shard, outcome.ending)? {
-                Some(ending) => Later::Output(Box::new(ending)),
+                Some(ending) if seen == Seen::default() => Later::Output(Box::new(ending)),
+                Some(ending) => Later::Rest(seen.rest(&ending)),
                 // It ended well and had nothing to say, or nothing is kept of it any more.
                 None => Later::Output(Box::default()),
             })
@@ -478,7 +470,36 @@ fn past_view(card: &JobCard, outcome: &Outcome, workers: &FxHashMap<u64, String>
 }
 
 /// What an attempt left, if that is still kept.
-fn ending(store: &dyn Store, shard: Shard, blob: u64) -> Result<Option<Ending>, crate::store::Error> {
+/// Somebody is to hear an answer: if whoever has promised it is gone, that there is none.
+pub(super) struct Promise {
+    inbox: Inbox,
+    connection: u64,
+    id: u64,
+    kept: bool,
+}
+
+impl Promise {
+    pub(super) fn new(inbox: &Inbox, connection: u64, id: u64) -> Promise {
+        Promise { inbox: inbox.clone(), connection, id, kept: false }
+    }
+
+    pub(super) fn keep(mut self, answer: Later) {
+        self.kept = true;
+        self.inbox.answered(self.connection, self.id, answer);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if !self.kept {
+            let why =
+                "what became of tasks cannot be read; the log of the coordinator says why, and after a restart it can";
+            self.inbox.answered(self.connection, self.id, Later::Refused(why.to_owned()));
+        }
+    }
+}
+
+pub(super) fn ending(store: &dyn Store, shard: Shard, blob: u64) -> Result<Option<Ending>, crate::store::Error> {
     if blob == 0 {
         return Ok(None);
     }

@@ -29,6 +29,8 @@ pub(super) struct Folded {
     pub(super) next_blob: u64,
     /// Where the endings of attempts are that are known, as the page says that is applied.
     ends: FxHashMap<(u64, u32), End>,
+    /// The bytes of all that is in no snapshot.
+    pub(super) bytes: usize,
     /// The last place that was folded.
     pub(super) place: Place,
 }
@@ -78,6 +80,7 @@ impl Folded {
             }
             let news = group.place.0 > told;
             for entry in group.entries {
+                folded.bytes += entry.len();
                 folded.apply(&entry, group.place, news.then_some(&mut history))?;
             }
             folded.place = group.place;

@@ -4,12 +4,12 @@ use bytes::Bytes;
 use filch_core::coordinator::{Input, Output};
 use filch_core::names::NameError;
 use filch_core::wire::talk::{
-    Array, Ask, Chunk, Graph, JobCard, Logs, Look, Name, Part, Parts, Refused, Request, Said, Submit, Submitted, Terms,
-    Watch,
+    Array, Ask, Graph, JobCard, Name, Part, Parts, Refused, Request, Said, Submit, Submitted, Terms, Watch, Work,
 };
 use filch_core::{Action, Event, GraphTask, JobId, Refusal, Span, TaskId, TaskSpec};
 use prost::Message as _;
 
+use super::catch_up::Latecomer;
 use super::desk::{Desk, Watched};
 use super::history::Item as Past;
 use crate::store::{BlobChange, BlobId};
@@ -54,6 +54,11 @@ impl No {
     }
 }
 
+/// Something is refused for good.
+pub(super) fn refused(why: impl Into<String>) -> Said {
+    No::because(why).said()
+}
+
 impl Desk {
     pub(super) fn asked(&mut self, connection: u64, request: Request) {
         let id = request.id;
@@ -87,11 +92,11 @@ impl Desk {
     }
 
     fn submitted(&mut self, connection: u64, id: u64, submit: Submit) -> Result<(), No> {
-        let watch = submit.watch;
+        let (watch, heard) = (submit.watch, submit.heard.clone());
         if let Some((first, handle)) = self.keys.get(&submit.key) {
             self.reply_when_durable(connection, id, Said::Submitted(first));
             if watch {
-                self.follow_again(connection, id, first, handle);
+                self.follow_again(connection, id, first, handle, heard);
             }
             return Ok(());
         }
@@ -109,7 +114,7 @@ impl Desk {
     }
 
     /// A submitter that was cut off wants to hear the rest.
-    fn follow_again(&mut self, connection: u64, id: u64, first: Submitted, handle: u64) {
+    fn follow_again(&mut self, connection: u64, id: u64, first: Submitted, handle: u64, heard: Vec<u32>) {
         if first.job == 0 {
             match self.jobs.note(TaskId::from_bits(first.task)) {
                 Some(_) => self.follow(connection, id, first),
@@ -117,11 +122,10 @@ impl Desk {
             }
             return;
         }
-        match self.jobs.get(first.job).map(|job| (job.done_at.is_some(), job.progress.clone())) {
-            Some((false, _)) => self.follow(connection, id, first),
-            Some((true, progress)) => self.reply_when_durable(connection, id, Said::JobDone(progress)),
-            None => self.past_done(connection, id, first.job),
+        if self.jobs.get(first.job).is_some_and(|job| job.done_at.is_none()) {
+            self.follow(connection, id, first);
         }
+        self.catch_up(Latecomer { connection, request: id, job: first.job, heard });
     }
 
     /// A submitter hears of everything that becomes of its submission.
@@ -226,8 +230,9 @@ impl Desk {
         if graph.parts.iter().any(|part| !part.name.is_empty()) {
             card.task_names = graph.parts.iter().map(|part| part.name.clone()).collect();
         }
+        let number = self.jobs.last() + 1;
         for (task, part) in tasks.iter_mut().zip(graph.parts) {
-            task.spec.payload = self.keep_body(part.work);
+            task.spec.payload = self.keep_body(of_job(&part.work, number));
         }
         self.specs.extend(tasks.iter().map(|task| task.spec.clone()));
         self.open_job(Event::SubmitGraph(tasks), card, Vec::new())
@@ -247,7 +252,7 @@ impl Desk {
             seeds.push(self.worker_by_name(name)?);
         }
         let mut spec = self.describe(part.terms.as_ref(), parent)?;
-        let handle = self.keep_body(part.work);
+        let handle = self.keep_body(of_job(&part.work, self.jobs.last() + 1));
         spec.payload = handle;
         (card.handle, card.total, card.has_inputs) = (handle, u64::from(count), !inputs.is_empty());
         (card.first, card.step) = (first, if step == 0 { 1 } else { step });
@@ -372,25 +377,28 @@ impl Desk {
 
     fn watch(&mut self, connection: u64, id: u64, watch: &Watch) -> Result<(), No> {
         let job = self.jobs.get_mut(watch.job).ok_or_else(|| No::Because(unknown_job(watch.job)))?;
-        if job.done_at.is_some() {
-            let progress = job.progress.clone();
+        let (is_done, progress) = (job.done_at.is_some(), job.progress.clone());
+        if !is_done {
+            job.watchers.push((connection, id, watch.each));
+            if let Some(found) = self.connections.get_mut(&connection) {
+                found.watches.insert(id, Watched::Job(watch.job));
+            }
+            self.reply(connection, id, Said::Progress(progress));
+        } else if !watch.each {
             self.reply_when_durable(connection, id, Said::JobDone(progress));
-            return Ok(());
         }
-        job.watchers.push((connection, id, watch.each));
-        let progress = job.progress.clone();
-        if let Some(found) = self.connections.get_mut(&connection) {
-            found.watches.insert(id, Watched::Job(watch.job));
+        if watch.each {
+            self.catch_up(Latecomer { connection, request: id, job: watch.job, heard: watch.heard.clone() });
         }
-        self.reply(connection, id, Said::Progress(progress));
         Ok(())
     }
 
     fn stop_watching(&mut self, connection: u64, id: u64) {
         let Some(found) = self.connections.get_mut(&connection) else { return };
         let looks = found.looks.len();
-        found.looks.retain(|entry| entry.0 != id);
+        found.looks.retain(|looker| looker.request != id);
         self.looked_at -= looks - found.looks.len();
+        self.held.remove(&(connection, id));
         if let Some(watched) = found.watches.remove(&id) {
             self.unwatch(watched, |entry| entry == (connection, id));
         }
@@ -409,60 +417,12 @@ impl Desk {
             self.reply(connection, id, Said::Progress(progress));
         }
     }
+}
 
-    // ---- output ----
-
-    fn logs(&mut self, connection: u64, id: u64, logs: &Logs) -> Result<(), No> {
-        let name = logs.name.clone().unwrap_or_default();
-        let index = name.index.unwrap_or(0);
-        let task = name.task.map(TaskId::from_bits).or_else(|| self.jobs.at(name.job, index));
-        let Some(task) = task.filter(|task| self.jobs.note(*task).is_some()) else {
-            if self.jobs.get(name.job).is_some_and(|job| u64::from(index) >= job.card.total) {
-                return Err(No::Because(unknown_task(name.job, index)));
-            }
-            self.past_output(connection, id, name.job, index);
-            return Ok(());
-        };
-        if !logs.follow {
-            return Err(No::because("the task has not ended; `filch task logs -f` shows what it writes as it comes"));
-        }
-        let Some(found) = self.connections.get_mut(&connection) else { return Ok(()) };
-        found.looks.push((id, task));
-        self.looked_at += 1;
-        let holder = self.jobs.live(task).and_then(|live| self.seat(live.worker)?.connection);
-        if let Some(packet) = holder.and_then(|holder| self.parcel(holder)) {
-            packet.looks.push(Look { task: task.to_bits(), stop: false });
-        }
-        Ok(())
-    }
-
-    /// A task has ended: those who look on hear no more of it.
-    pub(super) fn end_looks(&mut self, task: TaskId) {
-        let lookers = self.lookers(task);
-        for (connection, id) in lookers {
-            if let Some(found) = self.connections.get_mut(&connection) {
-                found.looks.retain(|entry| *entry != (id, task));
-                self.looked_at -= 1;
-            }
-            self.reply_when_durable(connection, id, Said::Done(true));
-        }
-    }
-
-    fn lookers(&self, task: TaskId) -> Vec<(u64, u64)> {
-        let each = self.connections.iter().flat_map(|(&connection, found)| {
-            found.looks.iter().filter(|entry| entry.1 == task).map(move |&(id, _)| (connection, id))
-        });
-        each.collect()
-    }
-
-    /// What a running task writes goes to those who look on.
-    pub(super) fn pass_output(&mut self, chunk: &Chunk) {
-        let task = TaskId::from_bits(chunk.task);
-        let lookers = self.lookers(task);
-        for (connection, id) in lookers {
-            self.reply(connection, id, Said::Output(chunk.clone()));
-        }
-    }
+/// What is to be done, for tasks of a job that has a number now: what is written after a message belongs to it.
+fn of_job(work: &Bytes, job: u64) -> Bytes {
+    let number = Work { job, ..Work::default() };
+    [work.as_ref(), &number.encode_to_vec()].concat().into()
 }
 
 /// What came of a submission.

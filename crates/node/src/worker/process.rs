@@ -129,6 +129,7 @@ pub(super) fn ending(order_task: u64, attempt: u32, outcome: exec::Outcome) -> E
 /// The output of one running program: what came lately is kept, and shown to whoever looks on.
 pub(super) struct Tap {
     task: u64,
+    attempt: u32,
     state: Mutex<TapState>,
     on_the_way: Arc<AtomicUsize>,
     show: Box<dyn Fn(Shown) + Send + Sync>,
@@ -137,9 +138,19 @@ pub(super) struct Tap {
 #[derive(Default)]
 struct TapState {
     looked_at: bool,
-    kept: VecDeque<(bool, Bytes)>,
+    /// What was written last.
+    kept: VecDeque<Piece>,
     bytes: usize,
-    lost: bool,
+    /// All that was written to standard output and to standard error.
+    written: [u64; 2],
+}
+
+/// A part of the output, and how much of the same stream was before it.
+#[derive(Clone)]
+struct Piece {
+    stderr: bool,
+    offset: u64,
+    bytes: Bytes,
 }
 
 /// Output on its way to those who look on.
@@ -163,8 +174,8 @@ impl Drop for Shown {
 }
 
 impl Tap {
-    pub(super) fn new(task: u64, show: impl Fn(Shown) + Send + Sync + 'static) -> Arc<Tap> {
-        Arc::new(Tap { task, state: Mutex::default(), on_the_way: Arc::default(), show: Box::new(show) })
+    pub(super) fn new(task: u64, attempt: u32, show: impl Fn(Shown) + Send + Sync + 'static) -> Arc<Tap> {
+        Arc::new(Tap { task, attempt, state: Mutex::default(), on_the_way: Arc::default(), show: Box::new(show) })
     }
 
     pub(super) fn watch(self: &Arc<Tap>) -> exec::Watch {
@@ -174,38 +185,31 @@ impl Tap {
 
     fn push(&self, stderr: bool, bytes: &[u8]) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = &mut state.written[usize::from(stderr)];
+        let piece = Piece { stderr, offset: *written, bytes: Bytes::copy_from_slice(bytes) };
+        *written += bytes.len() as u64;
         if state.looked_at {
-            self.pass_on(&mut state, stderr, Bytes::copy_from_slice(bytes));
-            return;
+            self.pass_on(piece.clone());
         }
         state.bytes += bytes.len();
-        state.kept.push_back((stderr, Bytes::copy_from_slice(bytes)));
+        state.kept.push_back(piece);
         while state.bytes > KEPT
             && state.kept.len() > 1
-            && let Some((_, gone)) = state.kept.pop_front()
+            && let Some(gone) = state.kept.pop_front()
         {
-            state.bytes -= gone.len();
-            state.lost = true;
+            state.bytes -= gone.bytes.len();
         }
     }
 
-    fn pass_on(&self, state: &mut TapState, stderr: bool, bytes: Bytes) {
-        let length = bytes.len();
+    fn pass_on(&self, piece: Piece) {
+        let length = piece.bytes.len();
         if self.on_the_way.load(Ordering::Relaxed) + length > ON_THE_WAY {
             // Whoever looks on too slowly misses something; the program does not wait for it.
-            state.lost = true;
             return;
         }
-        if std::mem::take(&mut state.lost) {
-            self.send(stderr, Bytes::from_static(b"[filch: some output is not shown here]\n"));
-        }
-        self.send(stderr, bytes);
-    }
-
-    fn send(&self, stderr: bool, bytes: Bytes) {
-        let length = bytes.len();
+        let Piece { stderr, offset, bytes } = piece;
         self.on_the_way.fetch_add(length, Ordering::Relaxed);
-        let chunk = Chunk { task: self.task, stderr, bytes };
+        let chunk = Chunk { task: self.task, stderr, bytes, offset, attempt: self.attempt };
         (self.show)(Shown { chunk, length, on_the_way: Arc::clone(&self.on_the_way) });
     }
 
@@ -214,10 +218,8 @@ impl Tap {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.looked_at = looked_at;
         if looked_at {
-            state.bytes = 0;
-            for (stderr, bytes) in std::mem::take(&mut state.kept) {
-                self.pass_on(&mut state, stderr, bytes);
-            }
+            // Again to those who have seen it: only the coordinator knows who has.
+            state.kept.iter().cloned().for_each(|piece| self.pass_on(piece));
         }
     }
 }

@@ -140,7 +140,7 @@ pub(crate) fn single(work: Work, input: &str) -> Submit {
 /// What a task wrote.
 pub(crate) async fn logs(client: &Client, job: u64, index: u32) -> (String, String) {
     let name = Name { job, index: Some(index), task: None };
-    let mut follow = client.logs(Logs { name: Some(name), follow: false }).await.unwrap();
+    let mut follow = client.logs(Logs { name: Some(name), follow: false, ..Logs::default() }).await.unwrap();
     let (mut out, mut err) = (Vec::new(), Vec::new());
     while let Some(said) = follow.next().await {
         match said.unwrap() {

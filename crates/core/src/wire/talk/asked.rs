@@ -155,6 +155,10 @@ pub struct Watch {
     /// Whether it wants to hear of every task that ends.
     #[prost(bool, tag = "2")]
     pub each: bool,
+    /// With `each`, the positions of those whose end it knows of already, as runs: the first of one, the first after it, and
+    /// so on.
+    #[prost(uint32, repeated, tag = "3")]
+    pub heard: Vec<u32>,
 }
 
 /// Whose output a client wants to see.
@@ -166,6 +170,16 @@ pub struct Logs {
     /// Whether it waits for what is still to come.
     #[prost(bool, tag = "2")]
     pub follow: bool,
+    /// The attempt of which it has seen something already, and how many bytes of what it wrote to standard output and to
+    /// standard error.
+    #[prost(uint32, tag = "3")]
+    pub attempt: u32,
+    /// See `attempt`.
+    #[prost(uint64, tag = "4")]
+    pub seen_stdout: u64,
+    /// See `attempt`.
+    #[prost(uint64, tag = "5")]
+    pub seen_stderr: u64,
 }
 
 /// Something to be done.
@@ -192,6 +206,10 @@ pub struct Submit {
     /// Its share against other jobs of the same level; 1 if nothing is said.
     #[prost(double, optional, tag = "9")]
     pub weight: Option<f64>,
+    /// If it comes again with `watch`, the positions of those whose end the submitter knows of already; see
+    /// [`Watch::heard`].
+    #[prost(uint32, repeated, tag = "10")]
+    pub heard: Vec<u32>,
 }
 
 /// What a submission consists of.

@@ -198,7 +198,8 @@ impl Runs {
         let (task, serial) = (order.held.task, self.serial());
         let inbox = self.inbox.clone();
         // Nobody wants to see it if the worker has ended.
-        let tap = Tap::new(task.to_bits(), move |shown| drop(inbox.send(Event::Wrote(Box::new(shown)))));
+        let tap =
+            Tap::new(task.to_bits(), order.held.attempt, move |shown| drop(inbox.send(Event::Wrote(Box::new(shown)))));
         if self.looked_at.contains(&task.to_bits()) {
             tap.look(true);
         }
