@@ -97,7 +97,7 @@ fn still_runs(child: &mut Child) -> bool {
 
 #[test]
 fn a_worker_that_is_cut_off_loses_its_tasks_and_comes_back() {
-    if !inside("a_worker_that_is_cut_off_loses_its_tasks_and_comes_back", PROBE) {
+    if !inside("a_worker_that_is_cut_off_loses_its_tasks_and_comes_back", &["--mount", "--net"], PROBE) {
         return;
     }
     let mut star = Star::new(2);
@@ -140,7 +140,7 @@ fn a_worker_that_is_cut_off_loses_its_tasks_and_comes_back() {
 
 #[test]
 fn peers_that_are_cut_off_from_each_other_steal_through_the_coordinator() {
-    if !inside("peers_that_are_cut_off_from_each_other_steal_through_the_coordinator", PROBE) {
+    if !inside("peers_that_are_cut_off_from_each_other_steal_through_the_coordinator", &["--mount", "--net"], PROBE) {
         return;
     }
     let mut star = Star::new(2);
@@ -170,7 +170,7 @@ fn peers_that_are_cut_off_from_each_other_steal_through_the_coordinator() {
 
 #[test]
 fn a_client_that_was_cut_off_still_hears_the_end() {
-    if !inside("a_client_that_was_cut_off_still_hears_the_end", PROBE) {
+    if !inside("a_client_that_was_cut_off_still_hears_the_end", &["--mount", "--net"], PROBE) {
         return;
     }
     let mut star = Star::new(3);

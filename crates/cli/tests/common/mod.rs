@@ -42,12 +42,17 @@ impl Cluster {
 
     /// A coordinator with a configuration that listens where the options say.
     pub(crate) fn start_at(config: &str, options: &[&str]) -> Cluster {
-        let place = tempfile::tempdir().expect("a directory");
-        std::fs::write(place.path().join("filch.yaml"), config).expect("written");
-        let mut cluster = Cluster { place, processes: Vec::new(), coordinator: 0 };
+        let mut cluster = Cluster::prepare(config);
         cluster.serve_at(options);
         wait_for("the access file is there", || cluster.place.path().join("access.json").exists());
         cluster
+    }
+
+    /// A directory with a configuration and nothing else.
+    pub(crate) fn prepare(config: &str) -> Cluster {
+        let place = tempfile::tempdir().expect("a directory");
+        std::fs::write(place.path().join("filch.yaml"), config).expect("written");
+        Cluster { place, processes: Vec::new(), coordinator: 0 }
     }
 
     /// Starts the coordinator, for the first time or again.
