@@ -81,7 +81,7 @@ pub fn main_with(arguments: Arguments) -> Result<()> {
                 figures.extend(rivals::run(arguments.quick)?);
             }
             figures::print(&figures, arguments.json);
-            Ok(())
+            figures::check(&figures)
         }
     }
 }

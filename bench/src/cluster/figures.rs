@@ -29,6 +29,9 @@ pub struct Figure {
     /// What the ratio means, or anything else worth saying.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
+    /// Whether what must hold does not. Only of cases whose figures do not hang on how fast the machine is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub missed: bool,
 }
 
 impl Figure {
@@ -37,6 +40,13 @@ impl Figure {
     pub fn new(case: impl Into<String>) -> Figure {
         Figure { case: case.into(), ..Figure::default() }
     }
+}
+
+/// Fails if something is missed that must hold on every machine.
+pub(super) fn check(figures: &[Figure]) -> anyhow::Result<()> {
+    let missed: Vec<&str> = figures.iter().filter(|figure| figure.missed).map(|figure| figure.case.as_str()).collect();
+    anyhow::ensure!(missed.is_empty(), "missed: {}", missed.join(", "));
+    Ok(())
 }
 
 #[allow(clippy::print_stdout)]
@@ -61,7 +71,7 @@ pub(super) fn print(figures: &[Figure], json: bool) {
             number(memory, 1),
             number(figure.efficiency, 3),
             number(figure.ratio, 2),
-            figure.note.clone(),
+            if figure.missed { format!("missed: {}", figure.note) } else { figure.note.clone() },
         ]);
     }
     println!("{table}");

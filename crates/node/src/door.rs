@@ -184,6 +184,17 @@ fn parcel_of(answer: Answer) -> Parcel {
     Parcel::of(Packet { answer: Some(Box::new(answer)), ..Packet::default() })
 }
 
+/// Lets this process have as many connections as the system permits at all: what is permitted at first is often less than
+/// the workers of a large cluster. Not for those who start other programs, which may not bear so many.
+pub fn permit_many() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the number of open files cannot be raised");
+    }
+}
+
 /// Small packets go out at once, and a connection whose other side has vanished is noticed: after `silence` if something was
 /// sent, after about half a minute if nothing was.
 pub(crate) fn prepare(socket: &TcpStream, silence: Duration) -> io::Result<()> {

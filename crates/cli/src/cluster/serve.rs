@@ -73,6 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Err(status) => return Ok(status),
     };
     output::log_to_stderr();
+    filch_node::door::permit_many();
     runtime::run(serve(args, config))
 }
 
