@@ -195,7 +195,7 @@ impl Coordinator {
 
     /// Gets back what earlier lives have recorded. To be called once, before anything else happens. Whoever was given a
     /// task has a lease to come back.
-    pub fn restore(&mut self, now: Time, journal: &Journal, out: &mut Vec<Output>) {
+    pub fn restore(&mut self, now: Time, journal: Journal, out: &mut Vec<Output>) {
         self.now = self.now.max(now);
         self.since = self.now;
         for (worker, _) in journal.workers() {

@@ -108,7 +108,7 @@ impl Bench {
         let epoch = self.coordinator.epoch() + 1;
         self.coordinator = Coordinator::new(&self.config, epoch).unwrap().with_store(self.now);
         self.out.clear();
-        self.coordinator.restore(self.now, &self.journal, &mut self.out);
+        self.coordinator.restore(self.now, self.journal.clone(), &mut self.out);
         self.coordinator.scheduler().check().unwrap();
     }
 

@@ -50,6 +50,17 @@ pub fn attempt_in_life(attempt: u32) -> u32 {
     attempt % PER_LIFE
 }
 
+/// What is to become of a task of an earlier life.
+struct Again {
+    task: TaskId,
+    holder: Option<WorkerId>,
+    until: Time,
+    /// A planted mistake.
+    forgotten: bool,
+    /// Those of its parents that ended badly; most have none.
+    failed: Option<Box<[TaskId]>>,
+}
+
 impl Scheduler {
     /// Says which life of the scheduler this is, counted from 1. What it names differs from all that earlier lives may
     /// have named without leaving a record of it.
@@ -68,7 +79,7 @@ impl Scheduler {
 
     /// Gets back what an earlier life has left. To be called once, before anything else happens. Workers are there but
     /// get nothing new until [`Event::Change`](crate::Event::Change) says that they do not drain any more.
-    pub fn restore(&mut self, now: Time, journal: &Journal, actions: &mut Vec<Action>) {
+    pub fn restore(&mut self, now: Time, journal: Journal, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
         for (&worker, spec) in &journal.workers {
             let spec = spec.clone();
@@ -86,67 +97,84 @@ impl Scheduler {
             self.jobs.insert_at(job.slot, Job::new(job.generation, known.weight));
             self.jobs[job.slot].closed = known.closed;
         }
-        let mut slots: BTreeMap<usize, (TaskId, Option<(Status, Cause)>)> =
-            journal.outcomes.iter().map(|(&at, &(task, status, cause))| (at, (task, Some((status, cause))))).collect();
-        slots.extend(journal.tasks.keys().map(|&task| (task.index(), (task, None))));
-        for (task, outcome) in slots.into_values() {
+        let outcomes = journal.outcomes.values().map(|&(task, status, cause)| (task, Some((status, cause))));
+        let mut slots: Vec<(TaskId, Option<(Status, Cause)>)> = outcomes.collect();
+        slots.extend(journal.tasks.keys().map(|&task| (task, None)));
+        slots.sort_unstable_by_key(|entry| entry.0.index());
+        for (task, outcome) in slots {
             self.tasks.restore(task, outcome);
         }
         for (&key, &limit) in &journal.key_limits {
             self.keys.set_limit(key.0, limit);
             self.follow_limit(key.0, actions);
         }
-        let mut arrays: Vec<(JobId, &OpenArray)> = journal.arrays.iter().map(|(&job, array)| (job, array)).collect();
-        arrays.sort_unstable_by_key(|(_, array)| std::cmp::Reverse(array.number));
-        let mut unfinished: Vec<(TaskId, &Unfinished)> = journal.tasks.iter().map(|(&id, known)| (id, known)).collect();
-        unfinished.sort_unstable_by_key(|(_, known)| known.number);
-        // In the order in which they came, so that they queue in it.
-        let mut waiting_arrays = Vec::with_capacity(arrays.len());
-        for &(id, known) in &unfinished {
-            while let Some((job, array)) = arrays.pop_if(|(_, array)| array.number < known.number) {
-                waiting_arrays.extend(self.enter_again(job, array));
-            }
-            self.describe_again(id, known);
-        }
-        for (job, array) in arrays.into_iter().rev() {
-            waiting_arrays.extend(self.enter_again(job, array));
-        }
-        let mut failed = Vec::with_capacity(unfinished.len());
-        for &(id, known) in &unfinished {
-            failed.push(self.link_again(id, known));
-        }
+        let Journal { tasks, jobs, arrays, .. } = journal;
+        let (waiting_arrays, again) = self.enter_all_again(tasks, arrays);
         // Those that are with somebody first: what they hold nobody else may have.
-        let (held, waiting): (Vec<usize>, Vec<usize>) = (0..unfinished.len()).partition(|&at| {
-            let known = unfinished[at].1;
-            let forgotten = makes(Mistake::RestoreWithoutToken) && known.spec.key.is_some();
-            known.holder.is_some_and(|holder| self.worker_slot(holder).is_ok()) && !forgotten
-        });
-        for at in held {
-            let (id, known) = unfinished[at];
-            if let Some(holder) = known.holder {
-                self.hold_again(id.slot, holder.slot);
+        let (held, waiting): (Vec<Again>, Vec<Again>) = again
+            .into_iter()
+            .partition(|again| again.holder.is_some_and(|holder| self.worker_slot(holder).is_ok()) && !again.forgotten);
+        for again in held {
+            if let Some(holder) = again.holder {
+                self.hold_again(again.task.slot, holder.slot);
             }
         }
-        for at in waiting {
-            let (id, known) = unfinished[at];
+        for Again { task, until, failed, .. } in waiting {
             // One may have ended because of another.
-            let Some(slot) = self.tasks.find(id).filter(|&slot| self.tasks.at(slot).state == State::Blocked) else {
+            let Some(slot) = self.tasks.find(task).filter(|&slot| self.tasks.at(slot).state == State::Blocked) else {
                 continue;
             };
-            if known.until > self.now {
-                self.back_off(slot, known.until, Cause::Reported, actions);
+            if until > self.now {
+                self.back_off(slot, until, Cause::Reported, actions);
             } else {
-                self.admit(slot, &failed[at], false, actions);
+                self.admit(slot, failed.as_deref().unwrap_or_default(), false, actions);
             }
         }
         for job in waiting_arrays {
             self.queue_array(job, actions);
         }
-        for (&job, _) in journal.jobs.iter().filter(|(_, known)| known.closed) {
+        for (job, _) in jobs.into_iter().filter(|(_, known)| known.closed) {
             if self.job_slot(job).is_ok() {
                 self.job_may_be_done(job.slot, actions);
             }
         }
+    }
+
+    /// Tasks and arrays are there again, in the order in which they came, so that they queue in it: the arrays of which
+    /// something is to be handed out, and what is to become of the tasks.
+    fn enter_all_again(
+        &mut self,
+        tasks: BTreeMap<TaskId, Unfinished>,
+        arrays: BTreeMap<JobId, OpenArray>,
+    ) -> (Vec<u32>, Vec<Again>) {
+        let mut arrays: Vec<(JobId, OpenArray)> = arrays.into_iter().collect();
+        arrays.sort_unstable_by_key(|(_, array)| std::cmp::Reverse(array.number));
+        let mut unfinished: Vec<(TaskId, Unfinished)> = tasks.into_iter().collect();
+        unfinished.sort_unstable_by_key(|(_, known)| known.number);
+        let mut waiting = Vec::with_capacity(arrays.len());
+        for (id, known) in &unfinished {
+            while let Some((job, array)) = arrays.pop_if(|(_, array)| array.number < known.number) {
+                waiting.extend(self.enter_again(job, &array));
+            }
+            self.describe_again(*id, known);
+        }
+        for (job, array) in arrays.into_iter().rev() {
+            waiting.extend(self.enter_again(job, &array));
+        }
+        let mut again = Vec::with_capacity(unfinished.len());
+        for (task, known) in unfinished {
+            let failed = self.link_again(task, &known);
+            let forgotten = makes(Mistake::RestoreWithoutToken) && known.spec.key.is_some();
+            let (holder, until) = (known.holder, known.until);
+            again.push(Again {
+                task,
+                holder,
+                until,
+                forgotten,
+                failed: (!failed.is_empty()).then(|| failed.as_slice().into()),
+            });
+        }
+        (waiting, again)
     }
 
     /// An array gets back what was left of it; its job, if anything is to be handed out.

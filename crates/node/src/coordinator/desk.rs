@@ -214,7 +214,7 @@ impl Desk {
             }
         }
         let mut outputs = Vec::new();
-        self.machine.restore(self.now, &journal, &mut outputs);
+        self.machine.restore(self.now, journal, &mut outputs);
         self.carry_out(&mut outputs);
     }
 

@@ -254,7 +254,7 @@ impl World {
         self.note(19, epoch);
         self.mark(|| Mark::TookOver);
         let mut told = Vec::new();
-        seat.coordinator.restore(self.now, &journal, &mut told);
+        seat.coordinator.restore(self.now, journal, &mut told);
         self.seats.push(seat);
         let at = self.leader_at();
         self.carry_out(at, &mut told);
