@@ -112,7 +112,8 @@ impl<T, R> Assignment<T, R> {
     /// If the assignment was revoked; then the result is dropped.
     pub fn succeed(self, result: R) -> Result<(), Error> {
         let (task, attempt) = (self.task, self.attempt);
-        self.finish(Some(Report::Result(Some(Arc::new(result)))), || Event::Finish { task, attempt })
+        let report = Report::Result(Some(self.shared.keep(result)));
+        self.finish(Some(report), || Event::Finish { task, attempt })
     }
 
     /// The attempt ended badly; the task is tried again if it has retries left.

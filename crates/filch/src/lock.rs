@@ -1,18 +1,30 @@
 //! The lock of the balancer: one that expects to be held for well under a microsecond, and never waits for itself.
+//!
+//! Never decides what is done under it, and never lets anybody wait for more than a few milliseconds while others take it
+//! again and again.
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// A mutex whose waiters look again after pauses before they sleep, since sleeping and being woken costs far more than what
-/// they wait for.
+/// A mutex that leaves a thread which takes it again and again alone for a while, because handing it over is dear: all that
+/// the machine has in the cache of one processor must go to the other. If it went to and fro with every step, two threads
+/// together would be slower than one alone (measured with `cargo xtask bench balancer`).
 ///
-/// The first pause is about as long as a step of the machine. Whoever finds then that the same thread has taken the lock
-/// again lets it go on for a while: if the lock went to and fro with every step, so would all of the machine's memory
-/// between the caches of two processors, and both would be slower than one alone. So they stay away for long, and look
-/// seldom, because each look takes the lock's own line of memory away from whoever has it (all measured with `cargo xtask
-/// bench balancer`).
+/// *Turns* are counted: each time somebody takes the lock is one. Turns of one thread after another are its *run*.
+///
+/// - Whoever finds the lock taken has *patience*: for twice as many turns of others as its own last run had, at most
+///   [`LONGEST`] (times those who wait). So a thread that comes now and then for a turn or two gets it at once, even from
+///   one that never stops; and two that never stop change seldom.
+/// - If nobody comes for a moment, those who wait take it before that.
+/// - Whoever has long to wait sleeps meanwhile: it costs neither the holder anything (each look at the lock takes its
+///   line of memory away from whoever has it) nor the processor, which others may need, the holder among them.
+/// - Whoever's patience is at an end *claims* the lock: others give way before their next turn, if only for so long that a
+///   thread which has lost its processor meanwhile does not keep them from working.
+/// - Whoever gets nothing even so sleeps until it is woken; then `parking_lot` sees to it that it is served.
 ///
 /// It begins a line of memory of its own (two, which are fetched together): what stands around it is read without the
 /// lock, and must not go to and fro with it.
@@ -21,24 +33,23 @@ use parking_lot::{Mutex, MutexGuard};
 /// under the lock; it gets a panic instead.
 #[repr(C, align(128))]
 pub(crate) struct Lock<T> {
-    /// The thread that holds it, as [`this_thread`] names it, and 0 while nobody does. Beside the mutex, so that it is in the
-    /// same cache. Only ever compared with the name of the thread that asks, which is here only if that thread wrote it
-    /// and has not taken it back; so it needs no order among threads.
+    /// The thread that holds it, as the address of its [`RUN`] names it, and 0 while nobody does. Beside the mutex, so that it
+    /// is in the same cache. Only ever compared with the name of the thread that asks, which is here only if that thread
+    /// wrote it and has not taken it back; so it needs no order among threads. The others are for guesses alone.
     holder: AtomicUsize,
-    /// The thread that took it last, and how often it was taken; only to guess whether that thread will soon do so again.
+    /// The thread that took it last, and how many turns there were.
     latest: AtomicUsize,
     turns: AtomicUsize,
+    /// The thread that others are to let in, if there is one.
+    claim: AtomicUsize,
+    /// How many wait.
+    waiting: AtomicUsize,
     mutex: Mutex<T>,
 }
 
 thread_local! {
-    static HERE: u8 = const { 0 };
-}
-
-/// A number that no other living thread has; never 0.
-#[inline]
-fn this_thread() -> usize {
-    HERE.with(|here| std::ptr::from_ref(here).addr())
+    /// The turns of this thread's run, or of its last one. Its address names the thread; no other living one has it.
+    static RUN: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The lock is held until this is dropped.
@@ -71,13 +82,27 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-/// Spins until the first look at a taken lock, about as many as a step of the machine takes.
-const STEP: u32 = 32;
-/// Spins for which a thread that takes the lock again and again is left alone.
-const RUN: u32 = 1024;
-/// Looks at a taken lock before sleeping, and spins between them.
-const LOOKS: u32 = 256;
-const PAUSE: u32 = 64;
+/// The most turns that one of two threads is patient for: well under a millisecond of the steps of the machine.
+const LONGEST: usize = 2048;
+/// So many who wait are counted at the most, lest each wait for too long.
+const COUNTED: usize = 4;
+/// Looks, a moment apart, before anybody sleeps or gives up.
+const LOOKS: u32 = 16;
+/// Looks of those who have less to wait for than a sleep takes.
+const MORE_LOOKS: u32 = 64;
+/// Spins of a moment: about as many as a step takes.
+const MOMENT: u32 = 16;
+/// If nobody has come for so many moments, nobody is at it. Whoever comes more often works faster alone than beside another.
+const FREE_MOMENTS: u32 = 3;
+/// Spins for about a turn.
+const TURN: u32 = 8;
+/// Whoever has so many turns to wait sleeps, for so long, and so many times at the most for each who waits.
+const MANY: usize = 128;
+const SLEEP: Duration = Duration::from_micros(100);
+const SLEEPS: usize = 8;
+/// Looks of whoever has claimed the lock, and looks of others at whether the claim still stands.
+const CLAIM: u32 = 64;
+const GIVE_WAY: u32 = 256;
 
 fn spin(count: u32) {
     for _ in 0..count {
@@ -88,7 +113,8 @@ fn spin(count: u32) {
 impl<T> Lock<T> {
     pub(crate) fn new(value: T) -> Lock<T> {
         let none = || AtomicUsize::new(0);
-        Lock { holder: none(), latest: none(), turns: none(), mutex: Mutex::new(value) }
+        let mutex = Mutex::new(value);
+        Lock { holder: none(), latest: none(), turns: none(), claim: none(), waiting: none(), mutex }
     }
 
     /// Takes the lock.
@@ -97,41 +123,113 @@ impl<T> Lock<T> {
     /// If this very thread holds it.
     #[inline]
     pub(crate) fn lock(&self) -> Held<'_, T> {
-        let guard = match self.mutex.try_lock() {
-            Some(guard) => guard,
-            None => self.lock_slowly(),
-        };
-        let here = this_thread();
-        self.holder.store(here, Ordering::Relaxed);
-        self.latest.store(here, Ordering::Relaxed);
-        // Nobody else writes it now, so it need not be one operation.
-        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        Held { guard, holder: &self.holder }
+        RUN.with(|run| {
+            let here = std::ptr::from_ref(run).addr();
+            let guard = match self.claim.load(Ordering::Relaxed) {
+                0 => self.mutex.try_lock(),
+                _ => None,
+            };
+            let guard = guard.unwrap_or_else(|| self.lock_slowly(here, run.get()));
+            self.holder.store(here, Ordering::Relaxed);
+            if self.latest.load(Ordering::Relaxed) == here {
+                run.set(run.get().saturating_add(1));
+            } else {
+                self.latest.store(here, Ordering::Relaxed);
+                run.set(1);
+            }
+            // Nobody else writes it now, so it need not be one operation.
+            self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            Held { guard, holder: &self.holder }
+        })
     }
 
     #[cold]
-    fn lock_slowly(&self) -> MutexGuard<'_, T> {
+    fn lock_slowly(&self, here: usize, run: usize) -> MutexGuard<'_, T> {
         assert!(
-            self.holder.load(Ordering::Relaxed) != this_thread(),
+            self.holder.load(Ordering::Relaxed) != here,
             "a custom policy or estimator called the balancer that was asking it: it runs while the balancer holds its \
              lock, so this would wait for itself for ever; it must decide by what it is given"
         );
-        let state = || (self.latest.load(Ordering::Relaxed), self.turns.load(Ordering::Relaxed));
-        let before = state();
-        spin(STEP);
-        let after = state();
-        if after.0 == before.0 && after.1 != before.1 {
-            spin(RUN);
+        self.give_way();
+        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed) + 1;
+        let guard = self.wait(run, waiting.min(COUNTED)).or_else(|| self.claim(here));
+        let guard = guard.unwrap_or_else(|| self.mutex.lock());
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Lets in whoever has claimed the lock. If they do not come they have lost their processor, and their claim with it.
+    fn give_way(&self) {
+        let claim = self.claim.load(Ordering::Relaxed);
+        if claim == 0 {
+            return;
         }
-        for _ in 0..LOOKS {
-            if !self.mutex.is_locked()
+        for _ in 0..GIVE_WAY {
+            spin(1);
+            if self.claim.load(Ordering::Relaxed) != claim {
+                return;
+            }
+        }
+        self.end_claim(claim);
+    }
+
+    fn end_claim(&self, claim: usize) {
+        // Where that fails it is at an end already.
+        let _ = self.claim.compare_exchange(claim, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn is_free(&self) -> bool {
+        !self.mutex.is_locked() && self.claim.load(Ordering::Relaxed) == 0
+    }
+
+    /// Waits until nobody is at the lock, and takes it; or until the patience of a thread with such a `run` is at an end.
+    fn wait(&self, run: usize, waiting: usize) -> Option<MutexGuard<'_, T>> {
+        let patience = run.saturating_mul(2).clamp(1, LONGEST) * waiting;
+        let begin = self.turns.load(Ordering::Relaxed);
+        let (mut latest, mut free_moments, mut looks, mut sleeps) = (begin, 0, 0, 0);
+        loop {
+            let (turns, free) = (self.turns.load(Ordering::Relaxed), self.is_free());
+            free_moments = if free && turns == latest { free_moments + 1 } else { 0 };
+            if free_moments > FREE_MOMENTS
                 && let Some(guard) = self.mutex.try_lock()
             {
-                return guard;
+                return Some(guard);
             }
-            spin(PAUSE);
+            latest = turns;
+            let rest = patience.saturating_sub(turns.wrapping_sub(begin));
+            if rest == 0 {
+                return None;
+            }
+            looks += 1;
+            if free || looks <= LOOKS {
+                spin(MOMENT);
+            } else if rest < MANY && looks <= MORE_LOOKS {
+                spin(rest as u32 * TURN);
+            } else if rest >= MANY && sleeps < SLEEPS * waiting {
+                sleeps += 1;
+                std::thread::sleep(SLEEP);
+            } else {
+                return None;
+            }
         }
-        self.mutex.lock()
+    }
+
+    /// Takes the lock at the next turn, unless that is far away or somebody else has claimed it.
+    fn claim(&self, here: usize) -> Option<MutexGuard<'_, T>> {
+        let mut guard = None;
+        for _ in 0..CLAIM {
+            let claim = self.claim.load(Ordering::Relaxed);
+            let set = || self.claim.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if claim == here || claim == 0 && set() {
+                guard = self.mutex.try_lock();
+            }
+            if guard.is_some() {
+                break;
+            }
+            spin(TURN);
+        }
+        self.end_claim(here);
+        guard
     }
 }
 

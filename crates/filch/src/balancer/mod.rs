@@ -28,7 +28,7 @@ pub use workers::ReturnedTask;
 pub(crate) use state::{Delivery, Report, State};
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::lock::Lock;
@@ -133,6 +133,8 @@ pub(crate) struct Shared<T, R> {
     background: AtomicBool,
     /// How many balancers there are. Assignments and futures share this too, but nobody can submit with them.
     handles: AtomicUsize,
+    /// The result of all tasks whose results have nothing to them.
+    nothing: OnceLock<Arc<R>>,
 }
 
 impl<T, R> Drop for Shared<T, R> {
@@ -165,6 +167,16 @@ impl<T, R> Shared<T, R> {
             rest.drop_calmly();
         }
         output
+    }
+
+    /// A result as it is kept. All that have nothing to them, as `()`, are one: nobody could tell them apart, and memory for
+    /// each would mostly be taken on one processor and given back on another, much later.
+    #[inline]
+    pub(crate) fn keep(&self, result: R) -> Arc<R> {
+        if size_of::<R>() > 0 || std::mem::needs_drop::<R>() {
+            return Arc::new(result);
+        }
+        Arc::clone(self.nothing.get_or_init(|| Arc::new(result)))
     }
 
     /// Does what few operations leave to be done, but for what is only to be dropped.
@@ -260,7 +272,8 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
         let names = Arc::new(names);
         let state = Lock::new(State::new(scheduler, Arc::clone(&names)));
         let (background, handles) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Balancer::of(Arc::new(Shared { state, names, clock, retry, alarm, background, handles }))
+        let nothing = OnceLock::new();
+        Balancer::of(Arc::new(Shared { state, names, clock, retry, alarm, background, handles, nothing }))
     }
 
     /// A handle that does not keep the balancer alive.

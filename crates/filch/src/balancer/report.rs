@@ -1,7 +1,6 @@
 //! Reports of how tasks go, by assignment and by task id.
 
 use std::fmt;
-use std::sync::Arc;
 
 use filch_core::{Event, TaskId};
 
@@ -83,7 +82,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     }
 
     fn complete(&self, task: &Reported, result: Option<R>) -> Result<(), Error> {
-        let report = Report::Result(result.map(Arc::new));
+        let report = Report::Result(result.map(|result| self.shared.keep(result)));
         self.shared.report_by_id(task, Some(report), |task, attempt| Event::Finish { task, attempt })
     }
 
@@ -96,7 +95,7 @@ impl<T: Send + Sync + 'static, R: Send + Sync + 'static> Balancer<T, R> {
     }
 
     fn fail_with(&self, task: &Reported, error: String, result: Option<R>) -> Result<(), Error> {
-        let report = Report::Error(error.into(), result.map(Arc::new));
+        let report = Report::Error(error.into(), result.map(|result| self.shared.keep(result)));
         self.shared.report_by_id(task, Some(report), |task, attempt| Event::Fail { task, attempt, retry: true })
     }
 

@@ -332,7 +332,9 @@ impl<T, R> State<T, R> {
     pub(crate) fn stage(&mut self, parts: impl IntoIterator<Item = Staged<T>>) {
         self.answers.accepted.clear();
         self.answers.opened = None;
-        self.staged.extend(parts.into_iter().map(Some));
+        for part in parts {
+            self.staged.push(Some(part));
+        }
     }
 
     /// The submission is over; what was refused goes.
@@ -341,8 +343,10 @@ impl<T, R> State<T, R> {
             after.drop_staged(std::mem::take(&mut self.staged));
             return;
         }
-        for staged in self.staged.drain(..).flatten() {
-            after.drop_payload(staged.payload);
+        while let Some(part) = self.staged.pop() {
+            if let Some(staged) = part {
+                after.drop_payload(staged.payload);
+            }
         }
     }
 
