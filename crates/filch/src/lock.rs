@@ -260,4 +260,53 @@ mod tests {
         });
         assert_eq!(*lock.lock(), 80_000);
     }
+
+    #[test]
+    fn a_thread_that_never_stops_lets_others_in() {
+        let (lock, stop) = (Lock::new(0_u64), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while stop.load(Ordering::SeqCst) == 0 {
+                            *lock.lock() += 1;
+                        }
+                    })
+                })
+                .collect();
+            // Each time somebody else has taken it in between, so it went to and fro.
+            let mut seen = *lock.lock();
+            for _ in 0..100 {
+                while *lock.lock() == seen {
+                    std::thread::yield_now();
+                }
+                seen = *lock.lock();
+            }
+            stop.store(1, Ordering::SeqCst);
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+        assert_eq!(lock.waiting.load(Ordering::SeqCst), 0);
+        assert_eq!(lock.claim.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_claim_of_somebody_who_does_not_come_is_void() {
+        let lock = Lock::new(1);
+        lock.claim.store(1, Ordering::SeqCst);
+        assert_eq!(*lock.lock(), 1);
+        assert_eq!(lock.claim.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn runs_are_counted_from_the_turn_of_another() {
+        let lock = Lock::new(());
+        let run = || RUN.with(Cell::get);
+        (0..5).for_each(|_| drop(lock.lock()));
+        assert_eq!((run(), lock.turns.load(Ordering::SeqCst)), (5, 5));
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(lock.lock()));
+        });
+        drop(lock.lock());
+        assert_eq!((run(), lock.turns.load(Ordering::SeqCst)), (1, 7));
+    }
 }

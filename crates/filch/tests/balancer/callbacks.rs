@@ -289,26 +289,41 @@ fn wait_idle_waits_for_callbacks_but_not_inside_of_one() {
 
 /// A timeout is told on the timer thread. `wait` is called there and must live to see the retry, which only a timer brings.
 fn wait_on_the_timer_thread(others_finish: bool, wait: impl Fn(&Balancer, JobId) -> bool + Send + Sync + 'static) {
+    let (wait, mut pause) = (Arc::new(wait), Duration::from_millis(20));
+    while !waits_on_the_timer_thread(pause, others_finish, Arc::clone(&wait)) {
+        pause *= 2;
+        assert!(pause < LONG, "no pause is long enough for this machine");
+    }
+}
+
+/// One try with such a timeout and pause before the retry. False if the machine was too slow to show anything: a thread
+/// stood still for so long that the timeout was fired by somebody else, or that the retry ran out of time as well.
+fn waits_on_the_timer_thread<W>(pause: Duration, others_finish: bool, wait: Arc<W>) -> bool
+where
+    W: Fn(&Balancer, JobId) -> bool + Send + Sync + 'static,
+{
     let balancer: Balancer = Balancer::builder().build().unwrap();
     balancer.register_worker(Worker::new("w").slots(2)).unwrap();
     let (answer, answered) = mpsc::channel();
     let weak = balancer.downgrade();
     balancer.on_status(move |change| {
         if change.status == Status::Retrying {
-            let here = std::thread::current().name().map(str::to_owned);
-            let waited = wait(&weak.upgrade().unwrap(), change.job.unwrap());
-            answer.send((here, waited)).unwrap();
+            let on_timer_thread = std::thread::current().name() == Some("filch-timer");
+            let waited = on_timer_thread && wait(&weak.upgrade().unwrap(), change.job.unwrap());
+            answer.send((on_timer_thread, waited)).unwrap();
         }
     });
-    let pause = Duration::from_millis(20);
     let task = Task::new().timeout(pause).retries(1).backoff(pause, pause);
     balancer.submit_many([task]).unwrap();
     let first = take(&balancer, "w");
+    let mut in_time = true;
     if others_finish {
-        balancer.next_timeout("w", LONG).unwrap().expect("the retry").succeed(()).unwrap();
+        in_time = balancer.next_timeout("w", LONG).unwrap().expect("the retry").succeed(()).is_ok();
     }
-    let (thread, waited) = answered.recv_timeout(LONG).unwrap();
-    assert_eq!(thread.as_deref(), Some("filch-timer"), "else this shows nothing");
+    let (on_timer_thread, waited) = answered.recv_timeout(LONG).unwrap();
+    if !in_time || !on_timer_thread || balancer.metrics().failed > 0 {
+        return false;
+    }
     assert!(waited, "it waited for itself");
     assert!(first.is_revoked() && balancer.is_running());
     assert_eq!(balancer.metrics().completed, 1);
@@ -319,6 +334,7 @@ fn wait_on_the_timer_thread(others_finish: bool, wait: impl Fn(&Balancer, JobId)
     assert!(balancer.wait_idle(LONG));
     assert_eq!(crate::status(&balancer, late), Status::Failed);
     balancer.check().unwrap();
+    true
 }
 
 /// More than the pauses by far, less than what ends a test that hangs.
