@@ -158,19 +158,19 @@ mod tests {
         Chunk { task: 1, stderr: false, bytes: Bytes::from_static(text.as_bytes()), offset, attempt }
     }
 
-    fn text(chunks: Vec<Chunk>) -> String {
+    fn text(chunks: &[Chunk]) -> String {
         chunks.iter().map(|chunk| String::from_utf8(chunk.bytes.to_vec()).unwrap()).collect()
     }
 
     #[test]
     fn nothing_is_seen_twice_and_another_attempt_begins_anew() {
         let mut seen = Seen::default();
-        assert_eq!(text(seen.new_part(&chunk(1, 0, "abc"))), "abc");
-        assert_eq!(text(seen.new_part(&chunk(1, 0, "abcdef"))), "def");
-        assert_eq!(text(seen.new_part(&chunk(1, 2, "cdef"))), "");
-        assert_eq!(text(seen.new_part(&chunk(1, 7, "h"))), "[filch: some output is not shown here]\nh");
-        assert_eq!(text(seen.new_part(&chunk(2, 0, "abc"))), "abc");
-        assert_eq!(text(seen.new_part(&chunk(1, 6, "ghi"))), "", "of an attempt that was given up");
+        assert_eq!(text(&seen.new_part(&chunk(1, 0, "abc"))), "abc");
+        assert_eq!(text(&seen.new_part(&chunk(1, 0, "abcdef"))), "def");
+        assert_eq!(text(&seen.new_part(&chunk(1, 2, "cdef"))), "");
+        assert_eq!(text(&seen.new_part(&chunk(1, 7, "h"))), "[filch: some output is not shown here]\nh");
+        assert_eq!(text(&seen.new_part(&chunk(2, 0, "abc"))), "abc");
+        assert_eq!(text(&seen.new_part(&chunk(1, 6, "ghi"))), "", "of an attempt that was given up");
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
             ..Ending::default()
         };
         let rest = |seen: Seen, left_out| -> Vec<String> {
-            seen.rest(&ending(left_out)).into_iter().map(|chunk| text(vec![chunk])).collect()
+            seen.rest(&ending(left_out)).into_iter().map(|chunk| text(&[chunk])).collect()
         };
         assert_eq!(rest(Seen { attempt: 2, bytes: [4, 2] }, 0), ["ef"]);
         assert_eq!(rest(Seen { attempt: 1, bytes: [4, 2] }, 0), ["abcdef", "xy"]);
