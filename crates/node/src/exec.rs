@@ -23,6 +23,7 @@
 mod capture;
 mod executor;
 mod memory;
+mod pages;
 mod process;
 
 use std::ffi::OsString;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 pub use capture::Captured;
 pub use executor::{Executor, Running};
+pub use pages::{begin_without_large_pages, without_large_pages};
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use filch_node::exec::{Command, End, Error, Executor, Outcome, Running, Stopped, Stream};
+use filch_node::exec::{Command, End, Error, Executor, Outcome, Running, Stopped, Stream, without_large_pages};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -313,4 +313,36 @@ fn file_descriptors_are_given_back() {
     }
     // Other tests of this program open files too; a leak would be a hundred and more each time.
     assert!(counts[2] < counts[0] + 100, "{counts:?}");
+}
+
+/// Whether a process may have large pages, as the system says in its status; none where it does not say.
+fn large_pages(status: &str) -> Option<&str> {
+    status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).map(str::trim)
+}
+
+#[test]
+fn who_goes_without_large_pages_starts_programs_that_have_them() {
+    let own = || fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if large_pages(&own()) != Some("1") {
+        println!("skipped: this system does not say who has large pages, or they are off");
+        return;
+    }
+    without_large_pages();
+    let executor = Executor::new(4);
+    let (tell, told) = mpsc::channel();
+    for _ in 0..40 {
+        let tell = tell.clone();
+        let done = Box::new(move |outcome: Result<Outcome, Error>| tell.send(outcome).unwrap());
+        executor.start(Command::argv("cat", ["/proc/self/status"]), None, done).detach();
+    }
+    for _ in 0..40 {
+        let outcome = told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        assert_eq!(large_pages(&out(&outcome)), Some("1"));
+    }
+    // Other tests start programs too, and while they do it is taken back.
+    let start = Instant::now();
+    while large_pages(&own()) != Some("0") {
+        assert!(start.elapsed() < Duration::from_secs(60), "this process still has large pages");
+        std::thread::yield_now();
+    }
 }

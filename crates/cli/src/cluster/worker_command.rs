@@ -108,7 +108,13 @@ struct StartArgs {
     /// With --detect: print an object instead.
     #[arg(long, requires = "detect")]
     json: bool,
+    /// It has begun anew without large pages of memory.
+    #[arg(long, hide = true)]
+    small_pages: bool,
 }
+
+/// The option above.
+const SMALL_PAGES: &str = "--small-pages";
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Some(command) = &args.command else { return start(args) };
@@ -132,6 +138,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn start(args: &Args) -> anyhow::Result<ExitCode> {
     if args.start.detect {
         return show_machine(args.start.json);
+    }
+    if args.start.small_pages {
+        filch_node::exec::without_large_pages();
+    } else {
+        filch_node::exec::begin_without_large_pages(SMALL_PAGES);
     }
     let machine = crate::run::machine()?;
     let dial = args.reach.dial()?;

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use wait4::Wait4;
 
 use super::executor::Order;
-use super::{Captured, Command, End, Error, Outcome, Program, Stopped, Stream, Watch, memory};
+use super::{Captured, Command, End, Error, Outcome, Program, Stopped, Stream, Watch, memory, pages};
 
 /// What is read at once, which is also what a pipe holds.
 const READ: usize = 64 << 10;
@@ -132,7 +132,7 @@ impl Life<'_> {
         let (err, err_end) = io::pipe().map_err(failed)?;
         prepared.stdout(out_end).stderr(err_end);
         prepared.stdin(if command.stdin.is_empty() { Stdio::null() } else { Stdio::piped() });
-        let mut child = prepared.spawn().map_err(|source| match &command.cwd {
+        let mut child = pages::as_given(|| prepared.spawn()).map_err(|source| match &command.cwd {
             // The system says "not found" for either; a directory that can be entered is not to blame.
             Some(cwd) if !cwd.is_dir() => Error::Directory { cwd: cwd.clone(), source },
             _ => failed(source),
