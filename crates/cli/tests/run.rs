@@ -234,7 +234,9 @@ fn begun(place: &Path, count: usize) -> bool {
 fn pids(place: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(place).expect("a directory").filter_map(Result::ok).map(|entry| entry.path());
     let pids = files.filter(|path| path.extension().is_some_and(|end| end == "pid"));
-    pids.map(|path| PathBuf::from("/proc").join(std::fs::read_to_string(path).expect("a number").trim())).collect()
+    let numbers = pids.map(|path| std::fs::read_to_string(path).expect("a file").trim().to_owned());
+    // Whoever was killed before it had written it is gone.
+    numbers.filter(|number| !number.is_empty()).map(|number| PathBuf::from("/proc").join(number)).collect()
 }
 
 #[test]
