@@ -283,6 +283,8 @@ pub enum Message {
         request: u64,
         /// What.
         orders: Vec<Order>,
+        /// How much it still has, so that the thief knows whether to come again.
+        depth: u32,
     },
     /// Victim to thief: no.
     Refuse {

@@ -114,7 +114,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("ruling", Message::Ruling { held: held(1, 1, 1), yours: true }),
         ("digest", Message::Digest(vec![peer(7, 0.5), peer(8, 1.0)])),
         ("ask", Message::Ask(Box::new(ask))),
-        ("offer", Message::Offer { request: 5, orders: vec![order(4)] }),
+        ("offer", Message::Offer { request: 5, orders: vec![order(4)], depth: 3 }),
         ("refuse", Message::Refuse { request: 5, reason: Reason::NothingFits, depth: 1 }),
         ("accept", Message::Accept { holds: vec![held(4, 1, 1)] }),
     ]
@@ -318,11 +318,12 @@ fn what_few_bytes_claim_is_not_believed() {
     let frame = Frame { epoch: 0, messages: vec![Message::Ask(Box::new(ask))] };
     assert_eq!(Frame::decode(&frame.encode()), Err(WireError::TooMuch("the number of a capability")));
     let far = Order { demand: Demand::new([(ResourceId(id), Amount(1))]), ..order(1) };
-    let frame = Frame { epoch: 0, messages: vec![Message::Offer { request: 1, orders: vec![far] }] };
+    let frame = Frame { epoch: 0, messages: vec![Message::Offer { request: 1, orders: vec![far], depth: 0 }] };
     assert_eq!(Frame::decode(&frame.encode()), Err(WireError::TooMuch("the number of a resource")));
     // Many orders that share a very long list of requirements.
     let wide = |number| Order { requires: (0..10_000).map(CapabilityId).collect(), ..order(number) };
-    let frame = Frame { epoch: 0, messages: vec![Message::Offer { request: 1, orders: (0..500).map(wide).collect() }] };
+    let orders = (0..500).map(wide).collect();
+    let frame = Frame { epoch: 0, messages: vec![Message::Offer { request: 1, orders, depth: 0 }] };
     assert_eq!(Frame::decode(&frame.encode()), Err(WireError::TooMuch("requirements")));
 }
 
@@ -372,7 +373,11 @@ fn any_message() -> impl Strategy<Value = Message> {
         vec(any_held(), 0..5).prop_map(|holds| Message::Accept { holds }),
         (any::<u64>(), vec(any_held(), 0..5)).prop_map(|(n, holds)| Message::Holds { number: n, seen: n / 2, holds }),
         (any::<u64>(), vec(any_order(), 0..5)).prop_map(|(number, orders)| Message::Hand { number, orders }),
-        (any::<u64>(), vec(any_order(), 0..5)).prop_map(|(request, orders)| Message::Offer { request, orders }),
+        (any::<u64>(), vec(any_order(), 0..5), any::<u32>()).prop_map(|(request, orders, depth)| Message::Offer {
+            request,
+            orders,
+            depth
+        }),
         (0..22usize).prop_map(|at| messages().swap_remove(at).1),
     ]
 }

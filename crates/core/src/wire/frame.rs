@@ -116,7 +116,9 @@ fn write(run: &[Message]) -> Sort {
         &Message::Heard { sent, nothing } => Sort::Heard(proto::Heard { sent_nanos: sent.0, nothing }),
         &Message::Want { count, seen, sent } => Sort::Want(proto::Want { count, seen, sent_nanos: sent.0 }),
         Message::Hand { number, orders } => Sort::Hand(write_orders(*number, orders)),
-        Message::Offer { request, orders } => Sort::Offer(write_orders(*request, orders)),
+        Message::Offer { request, orders, depth } => {
+            Sort::Offer(proto::Orders { depth: *depth, ..write_orders(*request, orders) })
+        }
         Message::Revoke { .. } => {
             let causes = run.iter().filter_map(|message| match message {
                 Message::Revoke { cause, .. } => Some(number_of(CAUSES, cause)),
@@ -209,6 +211,7 @@ fn write_orders(number: u64, orders: &[Order]) -> proto::Orders {
         sequence_steps: differences(orders.iter().map(|order| order.sequence)),
         templates_used: alike(templates_used.into_iter()),
         templates,
+        depth: 0,
     }
 }
 
@@ -265,7 +268,8 @@ impl Reader {
                 self.messages.push(message);
             }
             Sort::Offer(orders) => {
-                let message = Message::Offer { request: orders.number, orders: self.orders(orders)? };
+                let (request, depth) = (orders.number, orders.depth);
+                let message = Message::Offer { request, orders: self.orders(orders)?, depth };
                 self.messages.push(message);
             }
             Sort::Revoke(revoked) => self.each(revoked.helds.as_ref(), &revoked.codes, |held, &code| {

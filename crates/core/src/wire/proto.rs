@@ -124,6 +124,9 @@ pub(super) struct Orders {
     pub(super) templates_used: Vec<u32>,
     #[prost(message, repeated, tag = "7")]
     pub(super) templates: Vec<Template>,
+    /// Of an offer: what is left in the queue.
+    #[prost(uint32, tag = "8")]
+    pub(super) depth: u32,
 }
 
 /// What many orders have in common.

@@ -54,10 +54,6 @@ impl Registry {
         self.set(Peer { worker, depth, load }, now);
     }
 
-    pub(crate) fn depth(&self, worker: WorkerId) -> u32 {
-        self.find(worker).map_or(0, |at| self.known[at].peer.depth)
-    }
-
     fn find(&self, worker: WorkerId) -> Option<usize> {
         self.known.iter().position(|known| known.peer.worker == worker)
     }
@@ -128,12 +124,16 @@ mod tests {
         PeerDigest { worker: WorkerId::from_bits(worker), depth, backlog: Span::ZERO, load: 1.0 }
     }
 
+    fn depth(registry: &Registry, worker: u64) -> u32 {
+        registry.find(WorkerId::from_bits(worker)).map_or(0, |at| registry.known[at].peer.depth)
+    }
+
     #[test]
     fn news_replace_what_was_known_and_old_peers_are_forgotten() {
         let mut registry = Registry::default();
         let second = Span::from_secs(1);
         registry.merge(&[news(1, 5), news(2, 0), news(3, 9)], Some(WorkerId::from_bits(3)), Time(0), second);
-        assert_eq!((registry.len(), registry.depth(WorkerId::from_bits(3))), (1, 0));
+        assert_eq!((registry.len(), depth(&registry, 3)), (1, 0));
         registry.set_depth(WorkerId::from_bits(1), 7, Time(5));
         registry.merge(&[news(4, 2)], None, Time(9), second);
         let longest: Vec<u32> = registry.longest().map(|peer| peer.depth).collect();

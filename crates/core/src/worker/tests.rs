@@ -3,12 +3,12 @@
 use super::{Input, Output, WorkerMachine, WorkerSpec};
 use crate::capabilities::CapabilitySet;
 use crate::config::Config;
-use crate::event::Held;
+use crate::event::{End, Held};
 use crate::ids::{KindId, TaskId, WorkerId};
 use crate::resources::Demand;
 use crate::task::Cause;
 use crate::time::{Span, Time};
-use crate::wire::{Ask, Message, Order};
+use crate::wire::{Ask, Message, Order, PeerDigest};
 
 const FIRST: WorkerId = WorkerId::from_bits(1);
 
@@ -150,4 +150,27 @@ fn sums_of_queued_work_survive_tasks_that_take_for_ever() {
         _ => None,
     });
     assert_eq!(beat, Some((1, Span::from_secs(1))), "what came and went leaves nothing behind");
+}
+
+#[test]
+fn a_thief_learns_from_what_it_gets_how_much_is_left() {
+    let mut bench = Bench::new();
+    let victim = WorkerId::from_bits(7);
+    // The digest was made when the first tasks of many had come there.
+    let peer = PeerDigest { worker: victim, depth: 4, backlog: Span::from_secs(4), load: 1.0 };
+    bench.told(Time(1), Message::Digest(vec![peer]));
+    bench.told(Time(2), Message::Heard { sent: Time(1), nothing: true });
+    for round in 0..10 {
+        let request = bench.out.iter().find_map(|output| match output {
+            Output::Send { message: Message::Ask(ask), .. } => Some(ask.request),
+            _ => None,
+        });
+        let request = request.unwrap_or_else(|| panic!("nobody was asked in round {round}: {:?}", bench.out));
+        let (at, task) = (Time(10 * round + 3), round + 1);
+        let orders = vec![Order { held: Held { hop: 1, ..order(task, false).held }, ..order(task, false) }];
+        let depth = 1000 - round as u32;
+        bench.step(at, Input::Message { from: victim, message: Message::Offer { request, orders, depth } });
+        assert_eq!(bench.runs(), 1);
+        bench.step(at + Span(5), Input::Ended { task: TaskId::from_bits(task), attempt: 1, end: End::Done });
+    }
 }

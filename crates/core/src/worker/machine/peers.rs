@@ -14,7 +14,10 @@ impl WorkerMachine {
     pub(super) fn hear_peer(&mut self, peer: WorkerId, message: Message, out: &mut Vec<Output>) {
         match message {
             Message::Ask(ask) => self.asked_by(peer, &ask, out),
-            Message::Offer { request, orders } => self.offered_by(peer, request, orders, out),
+            Message::Offer { request, orders, depth } => {
+                self.peers.set_depth(peer, depth, self.now);
+                self.offered_by(peer, request, orders, out);
+            }
             Message::Refuse { request, depth, .. } => {
                 self.peers.set_depth(peer, depth, self.now);
                 if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
@@ -88,7 +91,8 @@ impl WorkerMachine {
             self.offers.insert((due, task));
             orders.push(order);
         }
-        out.push(Output::Send { to, message: Message::Offer { request, orders } });
+        let depth = self.depth();
+        out.push(Output::Send { to, message: Message::Offer { request, orders, depth } });
     }
 
     pub(super) fn backlog(&self) -> Span {
@@ -114,11 +118,8 @@ impl WorkerMachine {
             self.take(order, out);
             self.send(Message::Moved { held, to: own }, out);
         }
-        let count = mine.len() as u32;
         out.push(Output::Send { to: Party::Worker(victim), message: Message::Accept { holds: mine } });
         if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
-            let depth = self.peers.depth(victim).saturating_sub(count);
-            self.peers.set_depth(victim, depth, self.now);
             self.steal_ended(Some(victim), self.asked_since(), StealOutcome::Success, out);
         }
     }
