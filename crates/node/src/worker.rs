@@ -123,8 +123,8 @@ enum Event {
     Peer { peer: WorkerId, number: u64, arrival: Arrival },
     /// Something came from a worker in this process.
     Near { from: WorkerId, parcel: Box<Parcel> },
-    /// Something that ran has ended.
-    Ended(Box<driver::Finished>),
+    /// Something that ran has ended; nothing if the machine knows, and there is only something to say.
+    Ended(Option<Box<driver::Finished>>),
     /// A running program wrote something that somebody wants to see.
     Wrote(Box<process::Shown>),
     /// It is to finish what runs and leave.
@@ -182,8 +182,8 @@ impl Worker {
         let Some(contact) = driver::first_contact(&dial, &card, &options, &mut inbox, &sender).await? else {
             return Ok(());
         };
-        let mut driver = Driver::new(options, card, dial, contact, inbox, sender)?;
-        let outcome = driver.run().await;
+        let driver = Driver::new(options, card, dial, contact, sender)?;
+        let outcome = driver.run(inbox).await;
         drop(listening);
         outcome
     }

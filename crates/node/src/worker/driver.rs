@@ -3,11 +3,15 @@
 //!
 //! What the machine says to the coordinator is put into an order that packs well; the protocol allows any. An attempt that
 //! began and ended in one turn is only said to have ended. Never decides what runs.
+//!
+//! The thread that followed a program puts its end to the machine itself, if nobody else is there just then, and goes on with
+//! what that wants run next: where processors are busy, waking another thread for it takes longer than a short program.
 
 mod line;
 mod runs;
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use filch_core::wire::talk::{Answer, Ending, Packet, Steals, WorkerCard};
@@ -61,14 +65,30 @@ enum Leaving {
     Stopped(Time),
 }
 
+/// What follows a turn.
+enum Next {
+    /// Another, after others had theirs.
+    GoOn,
+    /// One when something comes, or then.
+    Wait(Option<std::time::Instant>),
+    /// None.
+    Leave,
+}
+
+/// Whoever panicked with it has said so.
+fn locked(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
+    driver.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A worker at work.
 pub(super) struct Driver {
     options: WorkerOptions,
     card: WorkerCard,
     dial: Dial,
-    inbox: UnboundedReceiver<Event>,
     sender: UnboundedSender<Event>,
     early: Vec<Event>,
+    /// Where other threads begin what must be begun there.
+    runtime: tokio::runtime::Handle,
     clock: Clock,
     now: Time,
     lease: Span,
@@ -100,7 +120,6 @@ impl Driver {
         card: WorkerCard,
         dial: Dial,
         contact: Contact,
-        inbox: UnboundedReceiver<Event>,
         sender: UnboundedSender<Event>,
     ) -> Result<Driver, WorkerFailure> {
         let Contact { answer, out, generation, early } = contact;
@@ -113,9 +132,9 @@ impl Driver {
             options,
             card,
             dial,
-            inbox,
             sender,
             early,
+            runtime: tokio::runtime::Handle::current(),
             now: clock.now(),
             clock,
             lease: config.limits.lease,
@@ -138,30 +157,35 @@ impl Driver {
     }
 
     /// Works until it leaves.
-    pub(super) async fn run(&mut self) -> Result<(), WorkerFailure> {
-        let mut batch = std::mem::take(&mut self.early);
+    pub(super) async fn run(self, mut inbox: UnboundedReceiver<Event>) -> Result<(), WorkerFailure> {
+        let driver = Arc::new(Mutex::new(self));
+        let mut batch = {
+            let mut first = locked(&driver);
+            first.runs.report_to(Arc::downgrade(&driver));
+            std::mem::take(&mut first.early)
+        };
         let timer = tokio::time::sleep(std::time::Duration::ZERO);
         tokio::pin!(timer);
         loop {
-            self.turn(&mut batch)?;
-            if self.has_left() {
-                return Ok(());
-            }
-            if !self.at_once.is_empty() {
-                tokio::task::yield_now().await;
-                while batch.len() < EVENTS
-                    && let Ok(event) = self.inbox.try_recv()
-                {
-                    batch.push(event);
+            let next = locked(&driver).turn(&mut batch)?;
+            let wake = match next {
+                Next::Leave => return Ok(()),
+                Next::GoOn => {
+                    tokio::task::yield_now().await;
+                    while batch.len() < EVENTS
+                        && let Ok(event) = inbox.try_recv()
+                    {
+                        batch.push(event);
+                    }
+                    continue;
                 }
-                continue;
-            }
-            let wake = self.wake_at().map(|at| tokio::time::Instant::from_std(self.clock.instant(at)));
+                Next::Wait(wake) => wake.map(tokio::time::Instant::from_std),
+            };
             if let Some(at) = wake.filter(|at| *at != timer.deadline()) {
                 timer.as_mut().reset(at);
             }
             tokio::select! {
-                _ = self.inbox.recv_many(&mut batch, EVENTS) => {}
+                _ = inbox.recv_many(&mut batch, EVENTS) => {}
                 () = &mut timer, if wake.is_some() => {}
             }
         }
@@ -179,8 +203,23 @@ impl Driver {
         [self.machine.next_timer(), self.runs.next_wake(), leave, retry].into_iter().flatten().min()
     }
 
+    /// A program has ended, and the thread that followed it is here. What there is to say is said by the next turn.
+    fn ended_here(&mut self, finished: Finished) {
+        let _entered = self.runtime.clone().enter();
+        self.end(finished);
+        // It goes on for as long as this is there.
+        let _ = self.sender.send(Event::Ended(None));
+    }
+
+    fn end(&mut self, finished: Finished) {
+        if let Some((task, attempt, end, ending)) = self.runs.finished(finished) {
+            self.keep_ending(ending);
+            self.step(Input::Ended { task, attempt, end });
+        }
+    }
+
     /// One turn: all that has come, all that is due, and what follows from it.
-    fn turn(&mut self, batch: &mut Vec<Event>) -> Result<(), WorkerFailure> {
+    fn turn(&mut self, batch: &mut Vec<Event>) -> Result<Next, WorkerFailure> {
         self.now = self.clock.now();
         for event in batch.drain(..) {
             self.take(event)?;
@@ -203,7 +242,13 @@ impl Driver {
         self.peers.tidy(self.now);
         self.watch_line();
         self.send_all();
-        Ok(())
+        Ok(if self.has_left() {
+            Next::Leave
+        } else if self.at_once.is_empty() {
+            Next::Wait(self.wake_at().map(|at| self.clock.instant(at)))
+        } else {
+            Next::GoOn
+        })
     }
 
     fn take(&mut self, event: Event) -> Result<(), WorkerFailure> {
@@ -226,12 +271,8 @@ impl Driver {
                 }
             }
             Event::Near { from, parcel } => self.hear_peer(from, *parcel),
-            Event::Ended(finished) => {
-                if let Some((task, attempt, end, ending)) = self.runs.finished(*finished) {
-                    self.keep_ending(ending);
-                    self.step(Input::Ended { task, attempt, end });
-                }
-            }
+            Event::Ended(Some(finished)) => self.end(*finished),
+            Event::Ended(None) => {}
             Event::Wrote(shown) => self.post.packet.chunks.push(shown.take()),
             Event::Drain => self.drain(),
             Event::Stop => self.stop(),

@@ -213,6 +213,11 @@ impl Tap {
         (self.show)(Shown { chunk, length, on_the_way: Arc::clone(&self.on_the_way) });
     }
 
+    /// Whether something that somebody wants to see has not been taken yet.
+    pub(super) fn is_on_the_way(&self) -> bool {
+        self.on_the_way.load(Ordering::Relaxed) > 0
+    }
+
     /// Somebody looks on from now, or nobody any more.
     pub(super) fn look(&self, looked_at: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

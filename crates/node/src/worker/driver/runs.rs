@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 
 use bytes::Bytes;
 use filch_core::wire::Order;
@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use super::super::bodies::{Action, Prepared};
 use super::super::call::{Call, CallFailure, call};
 use super::super::process::{Surroundings, Tap, command, ending, number};
+use super::Driver;
 use crate::exec::{self, Executor, Running};
 use crate::worker::{Event, WorkerOptions};
 
@@ -73,6 +74,8 @@ struct Run {
 /// Everything that runs.
 pub(super) struct Runs {
     inbox: UnboundedSender<Event>,
+    /// Whose it is, for the threads that follow programs.
+    driver: Weak<Mutex<Driver>>,
     around: Surroundings,
     slots: usize,
     largest_result: usize,
@@ -88,6 +91,7 @@ impl Runs {
     pub(super) fn new(options: &WorkerOptions, inbox: UnboundedSender<Event>) -> Runs {
         Runs {
             inbox,
+            driver: Weak::new(),
             around: Surroundings { worker: options.name.clone(), access: options.access_file.clone() },
             slots: options.slots.max(1) as usize,
             largest_result: options.largest_result,
@@ -97,6 +101,11 @@ impl Runs {
             looked_at: FxHashSet::default(),
             serials: 0,
         }
+    }
+
+    /// Threads that followed a program to its end may look in there.
+    pub(super) fn report_to(&mut self, driver: Weak<Mutex<Driver>>) {
+        self.driver = driver;
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -203,10 +212,10 @@ impl Runs {
         if self.looked_at.contains(&task.to_bits()) {
             tap.look(true);
         }
-        let inbox = self.inbox.clone();
+        let (inbox, driver, wrote) = (self.inbox.clone(), self.driver.clone(), Arc::clone(&tap));
         let done = Box::new(move |outcome| {
             let finished = Finished { task, serial, how: How::Process(outcome) };
-            let _ = inbox.send(Event::Ended(Box::new(finished)));
+            report(finished, &driver, &inbox, wrote.is_on_the_way());
         });
         let executor = self.executor.get_or_insert_with(|| Executor::new(self.slots));
         let running = executor.start(command, Some(tap.watch()), done);
@@ -250,7 +259,7 @@ impl Runs {
                 What::Call(abort) => abort.0.abort(),
                 What::Sleep => {
                     let finished = Finished { task: *task, serial: run.serial, how: How::Vanished };
-                    let _ = self.inbox.send(Event::Ended(Box::new(finished)));
+                    let _ = self.inbox.send(Event::Ended(Some(Box::new(finished))));
                 }
             }
         }
@@ -285,6 +294,24 @@ impl Runs {
     }
 }
 
+/// A program has ended. What it wrote comes before its end, so that is not overtaken if it is still on the way.
+fn report(finished: Finished, driver: &Weak<Mutex<Driver>>, inbox: &UnboundedSender<Event>, wrote: bool) {
+    if !wrote && let Some(driver) = driver.upgrade() {
+        // Whoever is there will not be long, but may have been put aside for another program.
+        let here = match driver.try_lock() {
+            Ok(here) => Some(here),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if let Some(mut here) = here {
+            here.ended_here(finished);
+            return;
+        }
+    }
+    // Nobody listens any more if the worker has ended.
+    let _ = inbox.send(Event::Ended(Some(Box::new(finished))));
+}
+
 /// Tells the worker how a function ended, whatever becomes of it.
 struct Report {
     inbox: UnboundedSender<Event>,
@@ -303,7 +330,7 @@ impl Drop for Report {
     fn drop(&mut self) {
         let how = std::mem::replace(&mut self.how, How::Vanished);
         let finished = Finished { task: self.task, serial: self.serial, how };
-        let _ = self.inbox.send(Event::Ended(Box::new(finished)));
+        let _ = self.inbox.send(Event::Ended(Some(Box::new(finished))));
     }
 }
 
