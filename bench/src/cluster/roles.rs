@@ -15,8 +15,9 @@ use filch_node::door::Door;
 use filch_node::secure::{Identity, new_token};
 use filch_node::worker::{Worker, WorkerOptions};
 
+/// As many threads as the commands of the product have on two processors.
 fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
 /// Waits on a thread of its own until standard input ends.

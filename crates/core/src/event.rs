@@ -223,6 +223,8 @@ pub enum End {
     },
     /// Not at all: its holder gives it back.
     GivenBack,
+    /// It ran longer than it may, and was stopped.
+    TimedOut,
 }
 
 /// A change of a worker's description. What is `None` stays.

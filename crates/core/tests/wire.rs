@@ -355,7 +355,8 @@ fn any_order() -> impl Strategy<Value = Order> {
 }
 
 fn any_end() -> impl Strategy<Value = End> {
-    prop_oneof![Just(End::Done), any::<bool>().prop_map(|retry| End::Failed { retry }), Just(End::GivenBack)]
+    let failed = any::<bool>().prop_map(|retry| End::Failed { retry });
+    prop_oneof![Just(End::Done), failed, Just(End::GivenBack), Just(End::TimedOut)]
 }
 
 fn any_message() -> impl Strategy<Value = Message> {

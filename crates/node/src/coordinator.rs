@@ -364,8 +364,8 @@ fn enter(desk: &mut Desk, opening: Opening) -> Entered {
 /// Lets people in.
 async fn accept(listener: TcpListener, door: Arc<Door>, inbox: Inbox) {
     loop {
-        let socket = match listener.accept().await {
-            Ok((socket, _)) => socket,
+        let (socket, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Mostly too many open files: those that are there go on.
                 tracing::warn!(%error, "cannot accept a connection");
@@ -377,7 +377,7 @@ async fn accept(listener: TcpListener, door: Arc<Door>, inbox: Inbox) {
         tokio::spawn(async move {
             match door.admit(socket).await {
                 Ok(admitted) => welcome(admitted, inbox).await,
-                Err(turned) => tracing::warn!(%turned, "turned away"),
+                Err(turned) => tracing::warn!(%from, %turned, "turned away"),
             }
         });
     }

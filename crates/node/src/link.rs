@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use filch_core::wire::talk::{LARGEST_PACKET, Packet};
+use filch_core::wire::talk::{Ending, LARGEST_PACKET, Packet, Reply, Said};
 use filch_core::wire::{Frame, Message};
 use prost::Message as _;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -17,7 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 /// Parcels of one connection that wait to be looked at. What comes beyond that stays in the socket.
 const AHEAD: usize = 32;
 /// Bytes that wait to be sent to somebody who does not take them.
-const MOST_WAITING: usize = 512 << 20;
+const MOST_WAITING: usize = 128 << 20;
+/// A parcel that has so many bytes goes as it is, and what follows makes another: the other side takes no packet of any size.
+pub(crate) const HEAVY: usize = 8 << 20;
 /// What is written at once, about.
 const WRITE: usize = 128 << 10;
 
@@ -52,8 +54,12 @@ impl Parcel {
         let packet = &self.packet;
         let bodies: usize = packet.bodies.iter().map(|body| body.work.len()).sum();
         let inputs: usize = packet.inputs.iter().map(|input| input.bytes.len()).sum();
-        let endings: usize = packet.endings.iter().map(|end| end.stdout.len() + end.stderr.len() + 64).sum();
-        256 + self.messages.len() * 48 + bodies + inputs + endings + packet.replies.len() * 256
+        let endings: usize = packet.endings.iter().map(weight_of_ending).sum();
+        let replies: usize = packet.replies.iter().map(weight_of_reply).sum();
+        let chunks: usize = packet.chunks.iter().map(|chunk| chunk.bytes.len() + 32).sum();
+        let relays: usize = packet.relays.iter().map(|relay| relay.packet.len() + 32).sum();
+        let requests: usize = packet.requests.iter().map(prost::Message::encoded_len).sum();
+        256 + self.messages.len() * 48 + bodies + inputs + endings + replies + chunks + relays + requests
     }
 
     /// All of it as a packet.
@@ -83,6 +89,22 @@ impl Parcel {
         let Frame { epoch, messages } = Frame::decode(&frame).map_err(|error| garbled(error.to_string()))?;
         Ok(Parcel { epoch, messages, packet, room: None })
     }
+}
+
+/// About how many bytes there are to say of the end of an attempt.
+pub(crate) fn weight_of_ending(ending: &Ending) -> usize {
+    64 + ending.stdout.len() + ending.stderr.len() + ending.result.len() + ending.error.len()
+}
+
+/// About how many bytes a reply has.
+pub(crate) fn weight_of_reply(reply: &Reply) -> usize {
+    let said = match &reply.said {
+        Some(Said::Ended(ended)) => ended.ending.as_deref().map_or(0, weight_of_ending),
+        Some(Said::Json(text)) => text.len(),
+        Some(Said::Output(chunk)) => chunk.bytes.len(),
+        _ => 0,
+    };
+    256 + said
 }
 
 /// What comes of a connection.
@@ -218,7 +240,12 @@ async fn read_all<R: AsyncRead + Unpin>(
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return "cut off by the other side".to_owned();
             }
-            Err(error) => return error.to_string(),
+            Err(error) => {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    tracing::warn!(%error, "a connection is closed because of what came");
+                }
+                return error.to_string();
+            }
         };
         parcel.room = Arc::clone(&room).acquire_owned().await.ok();
         if !deliver(Arrival::Parcel(Box::new(parcel))) {

@@ -21,6 +21,7 @@ mod writer;
 use std::sync::mpsc;
 
 pub use error::Error;
+pub(crate) use file::keep_private;
 pub use read::Chunks;
 pub use sqlite::{Options, SqliteStore};
 

@@ -349,7 +349,7 @@ impl Scheduler {
             Event::Submit(spec) => self.submit(&spec, actions),
             Event::Start { task, attempt } => self.start(task, attempt, actions),
             Event::Finish { task, attempt } => self.finish(task, attempt, actions),
-            Event::Fail { task, attempt, retry } => self.fail(task, attempt, retry, actions),
+            Event::Fail { task, attempt, retry } => self.fail(task, attempt, retry, Cause::Reported, actions),
             Event::GiveBack { task, attempt } => self.give_back(task, attempt, actions),
             Event::Cancel { task } => self.cancel(task, actions),
             Event::CancelElement { job, index } => self.cancel_element(job, index, actions),

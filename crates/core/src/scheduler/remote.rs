@@ -331,7 +331,8 @@ impl Scheduler {
         self.set_since(slot, Time(self.now.0.saturating_sub(ran.0)));
         match end {
             End::Done => self.finish(task, attempt, actions),
-            End::Failed { retry } => self.fail(task, attempt, retry, actions),
+            End::Failed { retry } => self.fail(task, attempt, retry, Cause::Reported, actions),
+            End::TimedOut => self.fail(task, attempt, true, Cause::TimedOut, actions),
             End::GivenBack => self.give_back(task, attempt, actions),
         }
     }

@@ -120,9 +120,15 @@ impl Scheduler {
         self.tasks.extra_mut(slot).devices = worker.devices.take(capacity, needs);
     }
 
+    /// How long an attempt may run, if that is watched here. A worker with a queue of its own watches what it runs itself: only
+    /// there is it known when that began, and what it has said until it was stopped.
+    fn timeout(&self, slot: u32) -> Option<Span> {
+        self.tasks.extra(slot).and_then(|extra| extra.timeout).filter(|_| !self.remote)
+    }
+
     /// (Re)sets the timer of an attempt that may not run for ever; it counts from the assignment, then from the start.
     fn set_timeout(&mut self, slot: u32) {
-        if let Some(timeout) = self.tasks.extra(slot).and_then(|extra| extra.timeout) {
+        if let Some(timeout) = self.timeout(slot) {
             let task = self.tasks.at(slot);
             self.timers.set(task.since + timeout, Timer::Timeout(self.tasks.id(slot), task.attempt));
         }
@@ -141,7 +147,7 @@ impl Scheduler {
     }
 
     fn clear_timeout(&mut self, slot: u32) {
-        if let Some(timeout) = self.tasks.extra(slot).and_then(|extra| extra.timeout) {
+        if let Some(timeout) = self.timeout(slot) {
             let task = self.tasks.at(slot);
             self.timers.cancel(task.since + timeout, Timer::Timeout(self.tasks.id(slot), task.attempt));
         }
@@ -209,13 +215,15 @@ impl Scheduler {
         task: TaskId,
         attempt: u32,
         retry: bool,
+        cause: Cause,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
         let (slot, at) = self.held(task, attempt, actions)?;
         self.learn(slot, false);
+        self.counters.timeouts += u64::from(cause == Cause::TimedOut);
         self.aside = at;
         self.end_attempt(slot, actions);
-        self.failed_attempt(slot, at, retry, Cause::Reported, actions);
+        self.failed_attempt(slot, at, retry, cause, actions);
         self.watch_failures(at, actions);
         self.aside = NONE;
         self.serve(at, actions);

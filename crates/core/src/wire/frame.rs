@@ -14,7 +14,8 @@ use crate::ids::{KindId, WorkerId};
 use crate::time::{Span, Time};
 use crate::worker::LoadReport;
 
-const ENDS: [End; 4] = [End::Done, End::Failed { retry: true }, End::Failed { retry: false }, End::GivenBack];
+const ENDS: [End; 5] =
+    [End::Done, End::Failed { retry: true }, End::Failed { retry: false }, End::GivenBack, End::TimedOut];
 const REASONS: [Reason; 3] = [Reason::TooLittle, Reason::NothingFits, Reason::Closed];
 
 /// Requirements of all orders of one frame. Orders share what they have in common, so a short frame could otherwise

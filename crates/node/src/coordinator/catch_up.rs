@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use filch_core::wire::talk::{Ended, Progress, Reply, Said};
+use filch_core::wire::talk::{Ended, LARGEST_PACKET, Progress, Reply, Said};
 
 use super::Later;
 use super::desk::Desk;
 use super::history::{Item as Past, Outcome};
 use super::query::{Promise, ending};
+use crate::link::{HEAVY, weight_of_reply};
 
 /// Somebody who is to hear of the past of a job.
 #[derive(Clone, Debug)]
@@ -95,9 +96,18 @@ impl Desk {
     }
 
     /// Sends a reply at the end of this turn.
-    pub(super) fn push_at_once(&mut self, connection: u64, reply: Reply) {
+    pub(super) fn push_at_once(&mut self, connection: u64, mut reply: Reply) {
+        let mut weight = weight_of_reply(&reply);
+        if weight > LARGEST_PACKET - HEAVY {
+            let most = (LARGEST_PACKET - HEAVY) >> 20;
+            let why =
+                format!("the answer has {} MB and at most {most} can be sent: ask for less at once", weight >> 20);
+            reply.said = Some(super::requests::refused(why));
+            weight = weight_of_reply(&reply);
+        }
         if let Some(packet) = self.parcel(connection) {
             packet.replies.push(reply);
+            self.loaded(connection, weight);
         }
     }
 }

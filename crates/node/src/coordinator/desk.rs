@@ -15,7 +15,7 @@ use filch_core::steal::StealStats;
 use filch_core::wire::talk::{
     Body, Ended, Ending, Input as ElementInput, KeyNote, Packet, Page, Peer, Relay, Reply, Said, Submitted, WorkerCard,
 };
-use filch_core::wire::{Group, Message};
+use filch_core::wire::{Group, Message, Order};
 use filch_core::{Action, Config, Held, JobId, Names, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -31,14 +31,19 @@ use super::keys::Keys;
 use super::looks::Looker;
 use super::recover::{End, EndColumns, Folded};
 use crate::clock::Clock;
-use crate::link::{Outgoing, Parcel};
+use crate::link::{HEAVY, Outgoing, Parcel};
 use crate::store::{BlobChange, BlobId, Entry, Epoch, Shard, Store};
+
+/// Elements that never became tasks and were settled together: so many of them are told of one by one.
+const ELEMENTS_TOLD: usize = 100;
 
 /// Somebody who is connected.
 pub(super) struct Connection {
     out: Outgoing,
     /// What it gets at the end of this turn.
     parcel: Parcel,
+    /// About how many bytes were put into it.
+    bytes: usize,
     dirty: bool,
     /// Shared bodies it has.
     sent: FxHashSet<u64>,
@@ -128,14 +133,17 @@ pub(super) struct Desk {
     outputs: Vec<Output>,
     /// What came with the messages that are being heard.
     endings: FxHashMap<(u64, u32), Ending>,
+    /// Elements of an array that are being settled, and what each class of workers lacks for them.
+    elements: Option<(Outcome, u32)>,
+    lacks: Vec<String>,
     /// How long the attempt ran whose end is being heard.
     ran: Option<(Held, Span, WorkerId)>,
     pub(super) watched_tasks: FxHashMap<TaskId, Vec<(u64, u64)>>,
     pub(super) retention: Span,
     pub(super) settled: u64,
     pub(super) steals_gone: StealStats,
-    /// Requests that look at what running tasks write.
-    pub(super) looked_at: usize,
+    /// Tasks whose output somebody looks at as it comes, and the connections of those who do: one for each request.
+    pub(super) looked_at: FxHashMap<TaskId, Vec<u64>>,
     /// When this life began.
     pub(super) since: Time,
 }
@@ -181,12 +189,14 @@ impl Desk {
             held: FxHashMap::default(),
             outputs: Vec::new(),
             endings: FxHashMap::default(),
+            elements: None,
+            lacks: Vec::new(),
             ran: None,
             watched_tasks: FxHashMap::default(),
             retention: Span::from_secs(7 * 24 * 3600),
             settled: 0,
             steals_gone: StealStats::default(),
-            looked_at: 0,
+            looked_at: FxHashMap::default(),
             since: clock.now(),
         }
     }
@@ -233,6 +243,7 @@ impl Desk {
         let entry = Connection {
             out,
             parcel: Parcel::default(),
+            bytes: 0,
             dirty: false,
             sent: FxHashSet::default(),
             worker: None,
@@ -252,7 +263,9 @@ impl Desk {
             seat.connection = None;
             self.put(Input::Left(worker));
         }
-        self.looked_at -= gone.looks.len();
+        for looker in &gone.looks {
+            self.look_away(looker.task, connection);
+        }
         self.held.retain(|&(of, _), _| of != connection);
         for watched in gone.watches.values() {
             self.unwatch(*watched, |(of, _)| of == connection);
@@ -284,6 +297,20 @@ impl Desk {
             self.dirty.push(connection);
         }
         Some(&mut found.parcel.packet)
+    }
+
+    /// So many bytes were put into the parcel of a connection: it goes at once if it has become heavy.
+    pub(super) fn loaded(&mut self, connection: u64, bytes: usize) {
+        let epoch = self.machine.epoch();
+        let Some(found) = self.connections.get_mut(&connection) else { return };
+        found.bytes += bytes;
+        if found.bytes > HEAVY {
+            found.bytes = 0;
+            let mut parcel = std::mem::take(&mut found.parcel);
+            parcel.epoch = epoch;
+            // Whoever takes nothing any more is noticed at the end of the turn.
+            let _ = found.out.send(parcel);
+        }
     }
 
     pub(super) fn reply(&mut self, connection: u64, id: u64, said: Said) {
@@ -431,24 +458,12 @@ impl Desk {
 
     fn send(&mut self, to: WorkerId, message: Message) {
         let Some(connection) = self.seat(to).and_then(|seat| seat.connection) else { return };
-        match &message {
-            Message::Hand { orders, .. } => {
-                let mut last = None;
-                for order in orders {
-                    self.jobs.handed(order.held.task, to, self.now);
-                    if last != Some(order.payload) {
-                        self.attach_body(connection, order.payload);
-                    }
-                    last = Some(order.payload);
-                    if let Some(bytes) = self.bodies.input(order.payload, order.index, &*self.store, self.shard) {
-                        let input = ElementInput { handle: order.payload, index: order.index, bytes };
-                        if let Some(packet) = self.parcel(connection) {
-                            packet.inputs.push(input);
-                        }
-                    }
-                }
+        match message {
+            Message::Hand { number, orders } => {
+                self.hand(to, connection, number, orders);
+                return;
             }
-            Message::Digest(peers) => {
+            Message::Digest(ref peers) => {
                 for peer in peers {
                     let Some(seat) = self.seat(peer.worker).filter(|seat| !seat.card.address.is_empty()) else {
                         continue;
@@ -466,6 +481,39 @@ impl Desk {
             }
             _ => {}
         }
+        self.push_message(connection, message);
+    }
+
+    /// Orders go with what they are to do, in several parcels if that is much.
+    fn hand(&mut self, to: WorkerId, connection: u64, number: u64, orders: Vec<Order>) {
+        let mut together = Vec::with_capacity(orders.len());
+        let (mut last, mut bytes) = (None, 0);
+        for order in orders {
+            self.jobs.handed(order.held.task, to, self.now);
+            if last != Some(order.payload) {
+                bytes += self.attach_body(connection, order.payload);
+            }
+            last = Some(order.payload);
+            if let Some(input) = self.bodies.input(order.payload, order.index, &*self.store, self.shard) {
+                bytes += input.len();
+                let input = ElementInput { handle: order.payload, index: order.index, bytes: input };
+                if let Some(packet) = self.parcel(connection) {
+                    packet.inputs.push(input);
+                }
+            }
+            together.push(order);
+            if bytes > HEAVY {
+                self.push_message(connection, Message::Hand { number, orders: std::mem::take(&mut together) });
+                self.loaded(connection, std::mem::take(&mut bytes));
+            }
+        }
+        if !together.is_empty() {
+            self.push_message(connection, Message::Hand { number, orders: together });
+            self.loaded(connection, bytes);
+        }
+    }
+
+    fn push_message(&mut self, connection: u64, message: Message) {
         if self.parcel(connection).is_some()
             && let Some(found) = self.connections.get_mut(&connection)
         {
@@ -478,22 +526,25 @@ impl Desk {
         }
     }
 
-    fn attach_body(&mut self, connection: u64, handle: u64) {
+    /// How many bytes it has; none if the other side has it.
+    fn attach_body(&mut self, connection: u64, handle: u64) -> usize {
         let shared = self.shared.contains_key(&handle);
-        let Some(found) = self.connections.get_mut(&connection) else { return };
+        let Some(found) = self.connections.get_mut(&connection) else { return 0 };
         if shared && !found.sent.insert(handle) {
-            return;
+            return 0;
         }
         if let Some(having) = self.shared.get_mut(&handle) {
             having.push(connection);
         }
         let Some(work) = self.bodies.work(handle, &*self.store, self.shard) else {
             tracing::error!(handle, "what is to be done is not in the store");
-            return;
+            return 0;
         };
+        let length = work.len();
         if let Some(packet) = self.parcel(connection) {
             packet.bodies.push(Body { handle, work, shared });
         }
+        length
     }
 
     fn act(&mut self, action: Action) {
@@ -510,9 +561,13 @@ impl Desk {
                 self.jobs.stopped(task);
             }
             Action::JobDone { job } => self.job_done(job),
+            Action::ElementsRefused { worker, lack, .. } => {
+                self.lacks.push(format!("{}: {}", self.worker_name(worker), self.names.lack(lack)));
+            }
             Action::ElementsSettled { job, count, status, .. } => {
                 self.settled += u64::from(count);
                 if let Some(number) = self.jobs.number_of(job) {
+                    self.elements_over(number);
                     self.jobs.settled(number, status, u64::from(count));
                 }
             }
@@ -539,6 +594,9 @@ impl Desk {
                 let spec = card.and_then(|card| self.worker_spec(&card, tag).ok());
                 self.group.push(record, spec.as_ref().map_or(Detail::None, Detail::Worker));
                 return;
+            }
+            Record::ElementsSettled { from, to, status, cause, at, .. } => {
+                self.elements = Some((Outcome::of_element(0, from, status, cause, at.0), to));
             }
             Record::Left { worker } => self.unseat(worker),
             Record::Retrying { task, attempt, .. } => self.note_end(task, attempt),
@@ -602,7 +660,7 @@ impl Desk {
             ending: kept,
         };
         self.outcomes.push(outcome);
-        if self.looked_at > 0 {
+        if !self.looked_at.is_empty() {
             self.end_looks(task, ending.as_ref());
         }
         self.tell_ended(task, &outcome, worker, ending);
@@ -611,6 +669,32 @@ impl Desk {
         }
         self.jobs.settled(number, status, 1);
         self.jobs.leave(task);
+    }
+
+    /// Elements of an array are over that never became tasks, and why if nobody could run them.
+    fn elements_over(&mut self, number: u64) {
+        let lacks = std::mem::take(&mut self.lacks);
+        let Some((mut outcome, to)) = self.elements.take() else { return };
+        outcome.job = number;
+        let ending = (!lacks.is_empty()).then(|| {
+            let error = format!("no worker can run it; {}", lacks.join("; "));
+            Ending { error, ..Ending::default() }
+        });
+        if let Some(ending) = &ending {
+            outcome.ending = self.new_blob();
+            let until = crate::store::Until((self.now + self.retention).0 / 1_000_000);
+            let bytes = ending.encode_to_vec();
+            self.blobs.push(BlobChange::Put { id: BlobId(outcome.ending), bytes, until: Some(until) });
+        }
+        // Those who follow hear of as many as anybody reads; the rest is in the sums and in the history.
+        let first = outcome.index;
+        for index in (first..u64::from(to)).take(ELEMENTS_TOLD) {
+            outcome.index = index;
+            // It has no number of a task.
+            self.tell_ended(TaskId::from_bits(0), &outcome, None, ending.clone());
+        }
+        outcome.index = first;
+        self.past.push(Past::Elements { outcome: Box::new(outcome), to });
     }
 
     /// Whoever waits for the task hears of its end.
@@ -763,7 +847,7 @@ impl Desk {
         let epoch = self.machine.epoch();
         for connection in std::mem::take(&mut self.dirty) {
             let Some(found) = self.connections.get_mut(&connection) else { continue };
-            found.dirty = false;
+            (found.dirty, found.bytes) = (false, 0);
             let mut parcel = std::mem::take(&mut found.parcel);
             parcel.epoch = epoch;
             if !found.out.send(parcel) {

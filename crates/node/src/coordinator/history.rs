@@ -43,6 +43,25 @@ pub(crate) struct Outcome {
     pub(crate) ending: u64,
 }
 
+impl Outcome {
+    /// That of an element that never became a task.
+    pub(crate) fn of_element(job: u64, index: u32, status: Status, cause: Cause, at: u64) -> Outcome {
+        Outcome {
+            job,
+            index: u64::from(index),
+            status,
+            cause,
+            attempts: 0,
+            hops: 0,
+            worker: 0,
+            began: at,
+            ended: at,
+            ran: 0,
+            ending: 0,
+        }
+    }
+}
+
 /// Many of them, in columns.
 #[derive(Clone, PartialEq, Message)]
 struct Row {
@@ -129,6 +148,8 @@ pub(crate) enum Item {
     Worker { id: u64, name: Arc<str> },
     /// Tasks were settled.
     Settled(Vec<Outcome>),
+    /// So were elements of an array that never became tasks, from that of the outcome to the one before `to`, all alike.
+    Elements { outcome: Box<Outcome>, to: u32 },
     /// All tasks of a job were.
     JobDone { job: u64, at: u64, progress: Box<Progress> },
     /// All up to that place of the journal was told.
@@ -199,6 +220,7 @@ pub(crate) struct History {
 impl History {
     fn open(path: &Path, retention: Duration) -> Result<History, Error> {
         let failed = |error| Error::sqlite(path, error);
+        crate::store::keep_private(path).map_err(|error| Error::system(path, error))?;
         let db = Connection::open(path).map_err(failed)?;
         db.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(())).map_err(failed)?;
         db.pragma_update(None, "synchronous", "normal").map_err(failed)?;
@@ -276,6 +298,12 @@ impl History {
                 for outcome in outcomes {
                     self.buffers.entry(outcome.job).or_default().push(outcome);
                 }
+            }
+            Item::Elements { outcome, to } => {
+                let indexes = outcome.index..u64::from(to);
+                self.buffered += indexes.clone().count();
+                let buffer = self.buffers.entry(outcome.job).or_default();
+                buffer.extend(indexes.map(|index| Outcome { index, ..*outcome }));
             }
             Item::JobDone { job, at, progress } => self.ends.push((job, at, progress)),
             Item::Upto(place) => self.place = self.place.max(place),

@@ -94,7 +94,7 @@ impl Desk {
         }
         let Some(found) = self.connections.get_mut(&connection) else { return Ok(()) };
         found.looks.push(Looker { request: id, task, seen: Seen::of(logs) });
-        self.looked_at += 1;
+        self.looked_at.entry(task).or_default().push(connection);
         if let Some(holder) = self.jobs.live(task).and_then(|live| self.seat(live.worker)?.connection) {
             self.ask_to_show(holder, task);
         }
@@ -103,7 +103,7 @@ impl Desk {
 
     /// A task begins with a worker: if somebody looks on, that is to show what it writes.
     pub(super) fn show_begun(&mut self, connection: u64, task: TaskId) {
-        if self.looked_at > 0 && !self.lookers(task).is_empty() {
+        if self.looked_at.contains_key(&task) {
             self.ask_to_show(connection, task);
         }
     }
@@ -119,27 +119,49 @@ impl Desk {
         for (connection, looker) in self.lookers(task) {
             if let Some(found) = self.connections.get_mut(&connection) {
                 found.looks.retain(|entry| entry.request != looker.request);
-                self.looked_at -= 1;
             }
             for chunk in ending.map(|ending| looker.seen.rest(ending)).unwrap_or_default() {
                 self.reply_when_durable(connection, looker.request, Said::Output(chunk));
             }
             self.reply_when_durable(connection, looker.request, Said::Done(true));
         }
+        self.looked_at.remove(&task);
+    }
+
+    /// One of those who look on at a connection does so no longer.
+    pub(super) fn look_away(&mut self, task: TaskId, connection: u64) {
+        let Some(connections) = self.looked_at.get_mut(&task) else { return };
+        if let Some(at) = connections.iter().position(|&known| known == connection) {
+            connections.swap_remove(at);
+        }
+        if connections.is_empty() {
+            self.looked_at.remove(&task);
+        }
+    }
+
+    /// The connections at which somebody looks on, each once.
+    fn connections_looking(&self, task: TaskId) -> Vec<u64> {
+        let mut connections = self.looked_at.get(&task).cloned().unwrap_or_default();
+        connections.sort_unstable();
+        connections.dedup();
+        connections
     }
 
     fn lookers(&self, task: TaskId) -> Vec<(u64, Looker)> {
-        let each = self.connections.iter().flat_map(|(&connection, found)| {
-            found.looks.iter().filter(|looker| looker.task == task).map(move |&looker| (connection, looker))
-        });
-        each.collect()
+        let mut all = Vec::new();
+        for connection in self.connections_looking(task) {
+            let looks = self.connections.get(&connection).map_or(&[][..], |found| &found.looks);
+            all.extend(looks.iter().filter(|looker| looker.task == task).map(|&looker| (connection, looker)));
+        }
+        all
     }
 
     /// What a running task writes goes to those who look on.
     pub(super) fn pass_output(&mut self, chunk: &Chunk) {
         let task = TaskId::from_bits(chunk.task);
         let mut news = Vec::new();
-        for (&connection, found) in &mut self.connections {
+        for connection in self.connections_looking(task) {
+            let Some(found) = self.connections.get_mut(&connection) else { continue };
             for looker in found.looks.iter_mut().filter(|looker| looker.task == task) {
                 news.extend(looker.seen.new_part(chunk).into_iter().map(|chunk| (connection, looker.request, chunk)));
             }

@@ -68,6 +68,13 @@ impl Folded {
         let mut folded = Folded { next_blob: 1, ..Folded::default() };
         if let Some(snapshot) = store.snapshot(shard)? {
             let place = snapshot.up_to;
+            // A snapshot is made of what history has.
+            if told < place.0 {
+                tracing::warn!(
+                    "history.db is missing, or older than the store: what ended long ago is not listed any more; \
+                     unfinished tasks are all there"
+                );
+            }
             for chunk in snapshot.chunks {
                 folded.apply(&chunk?, place, None::<&mut fn(Item)>)?;
             }
@@ -155,10 +162,12 @@ impl Folded {
             Record::Left { worker } => {
                 self.workers.remove(&worker);
             }
-            Record::ElementsSettled { job, status, at, .. } if !is_snapshot => {
+            Record::ElementsSettled { job, from, to, status, cause, at } if !is_snapshot => {
                 let count = before - self.journal.open_tasks(job);
                 if let Some(job) = self.jobs.of_id(job) {
                     job.settled(status, count);
+                    let outcome = Outcome::of_element(job.card.number, from, status, cause, at.0);
+                    items.push(Item::Elements { outcome: Box::new(outcome), to });
                 }
                 self.close_done(job, at.0, items);
             }

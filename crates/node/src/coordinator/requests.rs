@@ -157,11 +157,16 @@ impl Desk {
             card.submission = self.new_blob();
             self.blobs.push(BlobChange::Put { id: BlobId(card.submission), bytes: kept, until: None });
         }
-        match parts.ok_or_else(|| No::because("the submission has no tasks"))? {
+        let submission = card.submission;
+        let answer = match parts.ok_or_else(|| No::because("the submission has no tasks"))? {
             Parts::Single(part) => self.submit_single(part, parent),
             Parts::Graph(graph) => self.submit_graph(graph, card, parent),
             Parts::Array(array) => self.submit_array(array, card, parent),
+        };
+        if answer.is_err() && submission > 0 {
+            self.blobs.push(BlobChange::Remove { id: BlobId(submission) });
         }
+        answer
     }
 
     /// The description of a task, which has a body of its own unless a handle is given.
@@ -235,7 +240,12 @@ impl Desk {
             task.spec.payload = self.keep_body(of_job(&part.work, number));
         }
         self.specs.extend(tasks.iter().map(|task| task.spec.clone()));
-        self.open_job(Event::SubmitGraph(tasks), card, Vec::new())
+        let bodies: Vec<u64> = tasks.iter().map(|task| task.spec.payload).collect();
+        let answer = self.open_job(Event::SubmitGraph(tasks), card, Vec::new());
+        if answer.is_err() {
+            bodies.into_iter().for_each(|body| self.forget_body(body));
+        }
+        answer
     }
 
     fn submit_array(&mut self, array: Array, mut card: JobCard, parent: Option<TaskId>) -> Result<Submitted, No> {
@@ -302,7 +312,6 @@ impl Desk {
             if handle > 0 {
                 self.forget_body(handle);
             }
-            self.blobs.push(BlobChange::Remove { id: BlobId(submission) });
             return Err(no);
         }
         Ok(Submitted { job: number, task: 0 })
@@ -395,11 +404,14 @@ impl Desk {
 
     fn stop_watching(&mut self, connection: u64, id: u64) {
         let Some(found) = self.connections.get_mut(&connection) else { return };
-        let looks = found.looks.len();
-        found.looks.retain(|looker| looker.request != id);
-        self.looked_at -= looks - found.looks.len();
+        let away: Vec<TaskId> =
+            found.looks.extract_if(.., |looker| looker.request == id).map(|looker| looker.task).collect();
+        let watched = found.watches.remove(&id);
+        for task in away {
+            self.look_away(task, connection);
+        }
         self.held.remove(&(connection, id));
-        if let Some(watched) = found.watches.remove(&id) {
+        if let Some(watched) = watched {
             self.unwatch(watched, |entry| entry == (connection, id));
         }
     }

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -90,6 +91,7 @@ pub(super) fn create(dir: &Path, format: i64) -> Result<(), Error> {
             fs::remove_file(&leftover).map_err(failed)?;
         }
     }
+    keep_private(&fresh).map_err(failed)?;
     let build = || {
         let mut connection = Connection::open(&fresh)?;
         connection.pragma_update(None, "application_id", APPLICATION)?;
@@ -100,6 +102,15 @@ pub(super) fn create(dir: &Path, format: i64) -> Result<(), Error> {
     File::open(&fresh).and_then(|file| file.sync_all()).map_err(failed)?;
     fs::rename(&fresh, path(dir)).map_err(failed)?;
     File::open(dir).and_then(|file| file.sync_all()).map_err(failed)
+}
+
+/// A file that nobody else may read, made if it is not there: what tasks are given and what they write is nobody else's. What a
+/// database keeps beside itself is as private as itself.
+pub(crate) fn keep_private(path: &Path) -> std::io::Result<()> {
+    let file = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    // One that is there and belongs to somebody else is as they want it.
+    let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
+    Ok(())
 }
 
 fn check_header(path: &Path) -> Result<(), Error> {

@@ -29,7 +29,7 @@ use super::peers::{Peers, is_between_peers};
 use super::{Event, WorkerFailure, WorkerOptions};
 use crate::clock::Clock;
 use crate::dial::Dial;
-use crate::link::{Arrival, Parcel};
+use crate::link::{Arrival, HEAVY, Parcel, weight_of_ending};
 use line::Line;
 pub(super) use line::{Contact, first_contact};
 pub(super) use runs::Finished;
@@ -106,8 +106,8 @@ pub(super) struct Driver {
     runs: Runs,
     /// Ended where they began; the machine does not know yet.
     at_once: VecDeque<(TaskId, u32, End)>,
-    /// What there is to say of ends that are not noted.
-    endings: FxHashMap<(u64, u32), Ending>,
+    /// What there is to say of ends that are not noted, over which connection it was said, and when.
+    endings: FxHashMap<(u64, u32), (Ending, Option<(u64, Time)>)>,
     post: Post,
     peers: Peers,
     leaving: Leaving,
@@ -282,7 +282,7 @@ impl Driver {
 
     fn keep_ending(&mut self, ending: Option<Ending>) {
         if let Some(ending) = ending {
-            self.endings.insert((ending.task, ending.attempt), ending);
+            self.endings.insert((ending.task, ending.attempt), (ending, None));
         }
     }
 
@@ -369,12 +369,7 @@ impl Driver {
             match output {
                 Output::Send { to: Party::Coordinator, message } => match message {
                     Message::Began(_) => self.post.began.extend(began.replace(message)),
-                    Message::Ended { held, .. } => {
-                        if let Some(ending) = self.endings.get(&(held.task.to_bits(), held.attempt)) {
-                            self.post.packet.endings.push(ending.clone());
-                        }
-                        self.post.ended.push(message);
-                    }
+                    Message::Ended { .. } => self.post.ended.push(message),
                     Message::Want { .. } => self.post.want = Some(message),
                     _ => self.post.others.push(message),
                 },
@@ -449,12 +444,12 @@ impl Driver {
                 self.step(Input::Unreachable(peer));
             }
         }
-        let Post { others: mut messages, mut began, mut ended, want, mut packet } = std::mem::take(&mut self.post);
-        let Line::Up(out) = &self.line else { return };
+        let Post { others: mut messages, mut began, ended, want, mut packet } = std::mem::take(&mut self.post);
+        if !matches!(self.line, Line::Up(_)) {
+            return;
+        }
         messages.append(&mut began);
-        messages.append(&mut ended);
-        messages.extend(want);
-        if messages.is_empty() && packet == Packet::default() {
+        if messages.is_empty() && ended.is_empty() && want.is_none() && packet == Packet::default() {
             return;
         }
         let told = (self.machine.telemetry().total().attempts, self.peers.relayed);
@@ -465,11 +460,51 @@ impl Driver {
             packet.steals = Some(Box::new(steals));
             self.steals_told = (told.0, told.1, self.now);
         }
+        let chunks = std::mem::take(&mut packet.chunks);
         let mut parcel = Parcel::of(packet);
         parcel.messages = messages;
+        // What a task wrote comes before its end, and no parcel has too much of either.
+        let mut bytes = 0;
+        for chunk in chunks {
+            self.make_room(&mut parcel, &mut bytes, chunk.bytes.len());
+            parcel.packet.chunks.push(chunk);
+        }
+        for message in ended {
+            let ending = self.to_say_of(&message);
+            self.make_room(&mut parcel, &mut bytes, ending.as_ref().map_or(0, weight_of_ending));
+            parcel.packet.endings.extend(ending);
+            parcel.messages.push(message);
+        }
+        parcel.messages.extend(want);
+        self.send_parcel(parcel);
+    }
+
+    /// Sends a parcel if it would become too heavy with so many bytes more.
+    fn make_room(&mut self, parcel: &mut Parcel, bytes: &mut usize, more: usize) {
+        if *bytes > 0 && *bytes + more > HEAVY {
+            self.send_parcel(std::mem::take(parcel));
+            *bytes = 0;
+        }
+        *bytes += more;
+    }
+
+    fn send_parcel(&mut self, parcel: Parcel) {
+        let Line::Up(out) = &self.line else { return };
         if !out.send(parcel) {
             self.lost("it takes nothing any more");
         }
+    }
+
+    /// What there is to say of an end. The machine says every end again until it is noted; what came with it was not lost if the
+    /// connection is still the same, and may be much.
+    fn to_say_of(&mut self, message: &Message) -> Option<Ending> {
+        let Message::Ended { held, .. } = message else { return None };
+        let (ending, said) = self.endings.get_mut(&(held.task.to_bits(), held.attempt))?;
+        let again = said.is_none_or(|(over, at)| over != self.generation || self.now.since(at) > self.lease);
+        again.then(|| {
+            *said = Some((self.generation, self.now));
+            ending.clone()
+        })
     }
 }
 

@@ -201,7 +201,7 @@ impl World {
         let Running { node, task, attempt, index, stopping, .. } = self.end_run(run);
         let fails = self.workload.shape_of(index).fails;
         let end = match stopping {
-            Some(Cause::TimedOut) => End::Failed { retry: true },
+            Some(Cause::TimedOut) => End::TimedOut,
             Some(_) => End::GivenBack,
             None if fails > 0.0 && self.rng.unit() < fails => End::Failed { retry: true },
             None => End::Done,

@@ -340,7 +340,7 @@ fn too_large(length: usize, limit: usize) -> String {
 
 fn end_of_stopped(cause: Cause) -> End {
     match cause {
-        Cause::TimedOut => End::Failed { retry: true },
+        Cause::TimedOut => End::TimedOut,
         _ => End::GivenBack,
     }
 }
