@@ -380,9 +380,9 @@ fn in_fair_weather_everything_is_done_once_and_slots_stay_busy() {
     }
 }
 
-#[test]
-fn peers_share_what_was_pushed_to_one_of_them() {
-    let mut world = World::new(&config("push"), 8, 1, FAIR, 3);
+/// How long 400 tasks took that were all pushed to the first of eight workers.
+fn pushed_to_one(seed: u64) -> Span {
+    let mut world = World::new(&config("push"), 8, 1, FAIR, seed);
     let mut first = None;
     while first.is_none() {
         let Some(Reverse((at, number))) = world.heap.pop() else { panic!() };
@@ -396,9 +396,17 @@ fn peers_share_what_was_pushed_to_one_of_them() {
     }
     let took = world.finish();
     assert!(world.moves > 50, "{} moves", world.moves);
-    // 400 tasks of about 103 ms on 8 slots.
-    assert!(took < Span::from_millis(6_500), "{took}");
     assert_eq!(world.runs, 400);
+    took
+}
+
+#[test]
+fn peers_share_what_was_pushed_to_one_of_them() {
+    // Who asks whom and when is drawn: one run says little.
+    let times: Vec<Span> = (1..=24).map(pushed_to_one).collect();
+    let mean = times.iter().map(|took| took.as_secs_f64()).sum::<f64>() / times.len() as f64;
+    // 400 tasks of about 103 ms on 8 slots take 5.15 s at least.
+    assert!(mean < 6.2, "{mean} s: {times:?}");
 }
 
 #[test]
