@@ -46,15 +46,16 @@ pub fn expected_end(now: Time, since: Time, planned: Span) -> Time {
     if end > now { end } else { now + now.since(since) }
 }
 
-/// Mean, variance and successes of a stream of observations.
+/// Mean, spread and successes of a stream of observations. Only successes are timed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
     ends: u64,
     successes: u64,
-    timed: u64,
     mean_s: f64,
     /// Sum of squared differences from the mean.
     squares: f64,
+    /// Standard deviation, kept because it is asked for more often than it changes.
+    spread: Span,
 }
 
 impl Cell {
@@ -62,15 +63,39 @@ impl Cell {
         self.ends += 1;
         if success {
             self.successes += 1;
-            self.timed += 1;
             let before = seconds - self.mean_s;
-            self.mean_s += before / self.timed as f64;
+            self.mean_s += before / as_float(self.successes);
             self.squares += before * (seconds - self.mean_s);
+            if self.successes >= 2 {
+                self.spread = Span::from_secs_f64(libm::sqrt(self.squares / as_float(self.successes - 1)));
+            }
         }
     }
 
-    fn variance(&self) -> Option<f64> {
-        (self.timed >= 2).then(|| self.squares / (self.timed - 1) as f64)
+    /// Its standard deviation, if that is known.
+    fn spread(&self) -> Option<Span> {
+        (self.successes >= 2).then_some(self.spread)
+    }
+}
+
+/// A count as a float. None is beyond what a signed number holds, and processors convert only those at once.
+#[inline]
+pub(crate) fn as_float(count: u64) -> f64 {
+    count.cast_signed() as f64
+}
+
+/// What is known of a kind, wherever it ran.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kind {
+    cell: Cell,
+    /// Probability that an attempt ends well where nothing is known of the worker.
+    success: f64,
+}
+
+impl Kind {
+    fn add(&mut self, seconds: f64, success: bool) {
+        self.cell.add(seconds, success);
+        self.success = (as_float(self.cell.successes) + 1.0) / (as_float(self.cell.ends) + 1.0);
     }
 }
 
@@ -92,10 +117,10 @@ impl Cells {
     /// Kinds in the list before it becomes a table.
     const FEW: usize = 16;
 
-    fn get(&self, kind: u32) -> Option<Cell> {
+    fn get(&self, kind: u32) -> Option<&Cell> {
         match self {
-            Cells::Few(list) => list.iter().find(|entry| entry.0 == kind).map(|entry| entry.1),
-            Cells::Many(table) => table.get(&kind).copied(),
+            Cells::Few(list) => list.iter().find(|entry| entry.0 == kind).map(|entry| &entry.1),
+            Cells::Many(table) => table.get(&kind),
         }
     }
 
@@ -134,8 +159,8 @@ const PRIOR_WEIGHT: f64 = 2.0;
 /// count for durations: a task that failed at once says nothing about how long its work takes.
 #[derive(Clone, Debug)]
 pub struct Tracker {
-    default: Span,
-    kinds: Vec<Cell>,
+    default_s: f64,
+    kinds: Vec<Kind>,
     workers: Vec<Cells>,
 }
 
@@ -143,25 +168,25 @@ impl Tracker {
     /// A tracker that assumes `default` for kinds nobody has an estimate for.
     #[must_use]
     pub fn new(default: Span) -> Tracker {
-        Tracker { default, kinds: Vec::new(), workers: Vec::new() }
+        Tracker { default_s: default.as_secs_f64(), kinds: Vec::new(), workers: Vec::new() }
     }
 
     #[cold]
     fn make_room(&mut self, kind: usize, worker: usize) {
-        self.kinds.resize(self.kinds.len().max(kind + 1), Cell::default());
+        self.kinds.resize(self.kinds.len().max(kind + 1), Kind::default());
         self.workers.resize(self.workers.len().max(worker + 1), Cells::default());
     }
 
-    fn kind(&self, kind: KindId) -> Option<&Cell> {
-        self.kinds.get(kind.0 as usize).filter(|cell| cell.ends > 0)
+    fn kind(&self, kind: KindId) -> Option<&Kind> {
+        self.kinds.get(kind.0 as usize).filter(|kind| kind.cell.ends > 0)
     }
 
-    fn prior_s(&self, kind: Option<&Cell>, declared: Option<Span>) -> f64 {
+    fn prior_s(&self, kind: Option<&Kind>, declared: Option<Span>) -> f64 {
         // A declared estimate is about this very task, so it is worth more than the mean of its kind.
         match (declared, kind) {
             (Some(declared), _) => declared.as_secs_f64(),
-            (None, Some(cell)) if cell.timed > 0 => cell.mean_s,
-            _ => self.default.as_secs_f64(),
+            (None, Some(kind)) if kind.cell.successes > 0 => kind.cell.mean_s,
+            _ => self.default_s,
         }
     }
 }
@@ -170,17 +195,17 @@ impl Estimator for Tracker {
     fn estimate(&self, kind: KindId, worker: usize, declared: Option<Span>) -> Estimate {
         let whole = self.kind(kind);
         let prior_s = self.prior_s(whole, declared);
-        let prior_success = whole.map_or(1.0, |cell| (cell.successes as f64 + 1.0) / (cell.ends as f64 + 1.0));
         // Tasks that name no kind have nothing in common: what one took says nothing of another that has an estimate.
         let unnamed = kind == KindId(0) && declared.is_some();
         let known = if unnamed { None } else { self.workers.get(worker) };
-        let cell = known.and_then(|cells| cells.get(kind.0)).unwrap_or_default();
-        let (timed, ends) = (cell.timed as f64, cell.ends as f64);
-        let variance = cell.variance().or_else(|| whole.and_then(Cell::variance)).unwrap_or(0.0);
+        let nothing = Cell::default();
+        let cell = known.and_then(|cells| cells.get(kind.0)).unwrap_or(&nothing);
+        let successes = as_float(cell.successes);
+        let duration_s = (successes * cell.mean_s + PRIOR_WEIGHT * prior_s) / (successes + PRIOR_WEIGHT);
         Estimate {
-            duration: Span::from_secs_f64((timed * cell.mean_s + PRIOR_WEIGHT * prior_s) / (timed + PRIOR_WEIGHT)),
-            spread: Span::from_secs_f64(libm::sqrt(variance)),
-            success: (cell.successes as f64 + prior_success) / (ends + 1.0),
+            duration: Span::from_secs_f64(duration_s),
+            spread: cell.spread().or_else(|| whole.and_then(|kind| kind.cell.spread())).unwrap_or_default(),
+            success: (successes + whole.map_or(1.0, |kind| kind.success)) / (as_float(cell.ends) + 1.0),
             samples: cell.ends,
         }
     }
@@ -190,7 +215,7 @@ impl Estimator for Tracker {
     }
 
     fn knows(&self, kind: KindId) -> bool {
-        self.kind(kind).is_some_and(|cell| cell.timed > 0)
+        self.kind(kind).is_some_and(|kind| kind.cell.successes > 0)
     }
 
     fn record(&mut self, kind: KindId, worker: usize, duration: Span, success: bool) {

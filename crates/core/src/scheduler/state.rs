@@ -19,7 +19,7 @@ use crate::ids::{NONE, ResourceId, TaskId};
 use crate::resources::{Amount, Demand, Vector};
 use crate::task::Status;
 use crate::time::{Span, Time, Work};
-use crate::tracker::MovingAverage;
+use crate::tracker::{MovingAverage, as_float};
 use crate::worker::{LoadReport, WorkerState};
 
 /// What a task asks of a worker; tasks that ask alike share one.
@@ -306,7 +306,7 @@ impl Worker {
 
     pub(crate) fn success_rate(&self) -> f64 {
         let ends = self.completed + self.failed;
-        if ends == 0 { 1.0 } else { self.completed as f64 / ends as f64 }
+        if ends == 0 { 1.0 } else { as_float(self.completed) / as_float(ends) }
     }
 
     /// Whether a task of this signature fits right now, its reservation aside.
