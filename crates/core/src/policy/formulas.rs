@@ -204,6 +204,22 @@ impl ExpectedCompletion {
             + terms.add("retry", -pauses))
     }
 
+    /// The score: the sum of all terms, each counted against the worker.
+    #[inline]
+    fn sum(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, fragmentation: Option<f64>, terms: &mut Terms) -> f64 {
+        let seconds = self.seconds(task, worker, terms);
+        let mut score = -seconds;
+        if self.lambda_cost > 0.0 {
+            let busy = worker.estimate.duration.as_secs_f64() / worker.estimate.success;
+            score += terms.add("cost", -(self.lambda_cost * worker.cost_rate * busy));
+        }
+        score += terms.add("late", -(self.lambda_deadline * Self::lateness(task, worker, seconds)));
+        if let Some(fragmentation) = fragmentation {
+            score += terms.add("fragmentation", -(self.lambda_fragmentation * fragmentation));
+        }
+        score
+    }
+
     /// Seconds the deadline would be missed by, one standard deviation on the safe side.
     fn lateness(task: &TaskView<'_>, worker: &WorkerView<'_>, seconds: f64) -> f64 {
         if task.deadline == Time::NEVER {
@@ -214,8 +230,12 @@ impl ExpectedCompletion {
     }
 }
 
-/// How uneven the worker's resources are used with the demand added: the gap between the most and the least used.
-fn fragmentation(task: &TaskView<'_>, worker: &WorkerView<'_>) -> f64 {
+/// How uneven the worker's resources are used with the demand added: the gap between the most and the least used. None
+/// if nothing is asked for.
+fn fragmentation(task: &TaskView<'_>, worker: &WorkerView<'_>) -> Option<f64> {
+    if task.demand.is_empty() {
+        return None;
+    }
     // The most and the least used, without the task and with it.
     let (mut before, mut after) = ((0.0f64, 1.0f64), (0.0f64, 1.0f64));
     for (resource, capacity) in worker.capacity.iter() {
@@ -226,7 +246,7 @@ fn fragmentation(task: &TaskView<'_>, worker: &WorkerView<'_>) -> f64 {
         let share = if asked == Amount(0) { share } else { (reserved + asked).as_f64() / capacity };
         after = (after.0.max(share), after.1.min(share));
     }
-    (after.0 - after.1).max(0.0) - (before.0 - before.1).max(0.0)
+    Some((after.0 - after.1).max(0.0) - (before.0 - before.1).max(0.0))
 }
 
 impl Policy for ExpectedCompletion {
@@ -234,17 +254,21 @@ impl Policy for ExpectedCompletion {
         "expected_completion"
     }
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        let seconds = self.seconds(task, worker, terms);
-        let mut score = -seconds;
-        if self.lambda_cost > 0.0 {
-            let busy = worker.estimate.duration.as_secs_f64() / worker.estimate.success;
-            score += terms.add("cost", -(self.lambda_cost * worker.cost_rate * busy));
+        Some(self.sum(task, worker, fragmentation(task, worker), terms))
+    }
+
+    fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
+        let mut terms = Terms::default();
+        let mut known: Option<(&WorkerView<'_>, Option<f64>)> = None;
+        for worker in workers {
+            // Most candidates are equal and hold the same, so that a task fragments all of them alike.
+            let alike = known.filter(|(other, _)| {
+                std::ptr::eq(other.capacity, worker.capacity) && other.reserved == worker.reserved
+            });
+            let fragmentation = alike.map_or_else(|| fragmentation(task, worker), |(_, fragmentation)| fragmentation);
+            known = Some((worker, fragmentation));
+            scores.push(Some(self.sum(task, worker, fragmentation, &mut terms)));
         }
-        score += terms.add("late", -(self.lambda_deadline * Self::lateness(task, worker, seconds)));
-        if !task.demand.is_empty() {
-            score += terms.add("fragmentation", -(self.lambda_fragmentation * fragmentation(task, worker)));
-        }
-        Some(score)
     }
 }
 

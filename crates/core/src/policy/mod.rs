@@ -188,7 +188,8 @@ pub trait Policy: Send + Sync {
 
     /// Scores all candidates at once; only a policy whose score depends on the other candidates needs its own.
     fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
-        scores.extend(workers.iter().map(|worker| self.score(task, worker, &mut Terms::default())));
+        let mut terms = Terms::default();
+        scores.extend(workers.iter().map(|worker| self.score(task, worker, &mut terms)));
     }
 
     /// The terms of the scores of some candidates, given by their positions, for explanations; only a policy with a

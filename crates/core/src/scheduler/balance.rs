@@ -187,7 +187,7 @@ impl Scheduler {
             priority: task.priority,
             bound: is_bound(task),
             thief_can_run: class.can_ever(&self.signatures[task.signature]).is_ok(),
-            transfer: if task.flags.has(Flags::EXTRA) { self.worker_view(slot, thief).cold } else { Span::ZERO },
+            transfer: if task.flags.has(Flags::EXTRA) { self.warmth(slot, thief).0 } else { Span::ZERO },
             duration_at_thief: self.planned_for(slot, self.workers[thief].class),
         }
     }

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
 use std::slice;
 
+use super::sorted::move_entry;
+
 /// Entries per block.
 const BLOCK: usize = 64;
 
@@ -166,6 +168,22 @@ impl<T: Ord + Copy> Blocks<T> {
             _ => {}
         }
         true
+    }
+
+    /// Puts an entry that is not there in the place of one that is.
+    pub(crate) fn replace(&mut self, before: &T, after: T) {
+        let mut up_to = self.blocks.range_mut(..=(*before).max(after));
+        // Where both belong to the same block nothing else changes.
+        if let Some((&key, block)) = up_to.next_back()
+            && key <= (*before).min(after)
+            && let (Ok(from), Err(to)) = (block.live().binary_search(before), block.live().binary_search(&after))
+        {
+            let start = block.from;
+            move_entry(&mut block.entries[start..], from, to, after);
+            return;
+        }
+        self.remove(before);
+        self.insert(after);
     }
 
     /// Makes one block of two neighbours, if few are left in them together.

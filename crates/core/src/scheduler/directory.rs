@@ -68,6 +68,18 @@ impl Directory {
         }
     }
 
+    /// A worker has another key.
+    pub(crate) fn change(&mut self, class: u32, before: u64, key: u64, worker: u32) {
+        let entries = &mut self.classes[class as usize];
+        let first = entries.first().copied();
+        entries.replace(&(before, worker), (key, worker));
+        if let (Some(first), Some(&now)) = (first, entries.first())
+            && first != now
+        {
+            self.best.replace(&(first, class), (now, class));
+        }
+    }
+
     /// Classes that have anybody, the one with the best worker first.
     pub(crate) fn classes(&self) -> impl Iterator<Item = u32> + '_ {
         self.best.iter().map(|&(_, class)| class)
@@ -108,6 +120,11 @@ mod tests {
         directory.insert(0, 4, 3);
         assert_eq!(directory.classes().collect::<Vec<_>>(), [1, 0]);
         assert_eq!(directory.workers(0).collect::<Vec<_>>(), [3, 1]);
+        directory.change(0, 5, 2, 1);
+        assert_eq!(directory.classes().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(directory.workers(0).collect::<Vec<_>>(), [1, 3]);
+        directory.change(0, 2, 5, 1);
+        assert_eq!(directory.classes().collect::<Vec<_>>(), [1, 0]);
         directory.insert(0, 1, 4);
         assert_eq!(directory.classes().collect::<Vec<_>>(), [0, 1]);
         directory.remove(1, 3, 2);

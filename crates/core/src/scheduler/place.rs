@@ -210,7 +210,7 @@ impl Scheduler {
         if self.directories.iter().any(|directory| !directory.is_empty())
             && let Some(worker) = self.who_has_room(slot)
         {
-            if self.remote && self.is_ahead(slot, worker) {
+            if self.is_ahead(slot, self.workers[worker].class) {
                 self.take_credit(worker);
                 self.put_at_worker(slot, worker);
                 self.tell_queued(slot, news, actions);
@@ -363,6 +363,13 @@ impl Scheduler {
 
     /// Takes a task out of its worker's queue; it stays in its level's list by age.
     pub(super) fn leave_worker_queue(&mut self, slot: u32) {
+        let worker = self.leave_worker_unlisted(slot);
+        self.relist(worker);
+    }
+
+    /// The same where the worker is listed anew only when something else about it has changed too, with nobody placed in
+    /// between. Who the worker is.
+    pub(super) fn leave_worker_unlisted(&mut self, slot: u32) -> u32 {
         self.drop_reservation(slot);
         let task = self.tasks.at_mut(slot);
         let (worker, planned) = (task.worker, task.planned);
@@ -373,7 +380,7 @@ impl Scheduler {
         debug_assert!(removed, "a task at a worker is in its queue");
         source.queued_work -= planned;
         self.depth_changed(worker, true);
-        self.relist(worker);
+        worker
     }
 
     /// Keeps the indexes by queue length right after one task came or went.
@@ -439,8 +446,16 @@ impl Scheduler {
         let mut consider = |class: u32| {
             if self.classes[class].can_ever(signature).is_ok() {
                 let before = found.len();
-                let workers = directory.workers(class).take(WORKERS_LOOKED_AT).inspect(|_| looks.set(looks.get() + 1));
-                found.extend(workers.filter(|&at| self.is_candidate(slot, at, wanted)).take(per_class));
+                let ahead = self.is_ahead(slot, class);
+                for at in directory.workers(class).take(WORKERS_LOOKED_AT) {
+                    looks.set(looks.get() + 1);
+                    if self.is_candidate(slot, at, wanted, ahead) {
+                        found.push(at);
+                        if found.len() == before + per_class {
+                            break;
+                        }
+                    }
+                }
                 // A class without room must not stand before one that has some.
                 eligible.set(eligible.get() + usize::from(found.len() > before));
             }
@@ -462,7 +477,7 @@ impl Scheduler {
                     && self.workers[at].listed
                     && !found.contains(&at)
                     && self.classes[self.workers[at].class].can_ever(signature).is_ok()
-                    && self.is_candidate(slot, at, wanted)
+                    && self.is_candidate(slot, at, wanted, self.is_ahead(slot, self.workers[at].class))
                 {
                     found.push(at);
                 }
@@ -484,18 +499,22 @@ impl Scheduler {
         (at != NONE).then(|| self.worker_id(at))
     }
 
-    fn is_candidate(&self, slot: u32, at: u32, wanted: Wanted) -> bool {
+    /// Whether a worker is worth a look; `ahead` says whether those of its class get such a task before there is room.
+    #[inline(always)]
+    fn is_candidate(&self, slot: u32, at: u32, wanted: Wanted, ahead: bool) -> bool {
         let worker = &self.workers[at];
         match wanted {
             Wanted::Queue => worker.state == WorkerState::Up,
-            Wanted::Room => at != self.aside && worker.credit > 0 && self.fits_now(slot, at).is_ok(),
+            Wanted::Room => {
+                at != self.aside && worker.credit > 0 && (ahead || self.wish_fits(&self.wish_of(slot), at).is_ok())
+            }
         }
     }
 
     /// Whether a task that this worker could run fits there right now.
     #[inline]
     pub(crate) fn fits_now(&self, slot: u32, at: u32) -> Result<(), super::Shortage> {
-        if self.remote && self.is_ahead(slot, at) {
+        if self.is_ahead(slot, self.workers[at].class) {
             return Ok(());
         }
         self.wish_fits(&self.wish_of(slot), at)
@@ -527,8 +546,7 @@ impl Scheduler {
             return None;
         }
         let (winner, decision) = {
-            let views: SmallVec<[WorkerView<'_>; 8]> =
-                candidates.iter().map(|&at| self.worker_view(slot, at)).collect();
+            let views = self.worker_views(slot, candidates);
             let task = self.task_view(slot);
             let policy = &*self.placement(self.signatures[self.tasks.at(slot).signature].needs.task_type).policy;
             let mut scores = Vec::with_capacity(views.len());
@@ -602,13 +620,61 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn worker_view(&self, slot: u32, at: u32) -> WorkerView<'_> {
-        let (task, worker) = (self.tasks.at(slot), &self.workers[at]);
-        let (class, signature) = (&self.classes[worker.class], &self.signatures[task.signature]);
-        let mut estimate = self.estimator.estimate(task.kind, at as usize, task.declared());
-        if estimate.samples == 0 && class.speed != 1.0 {
-            estimate.duration = estimate.duration.mul_f64(1.0 / class.speed);
+    /// Candidates for a task as its policy sees them.
+    fn worker_views(&self, slot: u32, candidates: &[u32]) -> SmallVec<[WorkerView<'_>; 8]> {
+        let task = self.tasks.at(slot);
+        let (kind, declared, has_affinity) = (task.kind, task.declared(), task.flags.has(Flags::EXTRA));
+        let signature = &self.signatures[task.signature];
+        let average = self.average_of(signature.needs.task_type);
+        let mut views = SmallVec::with_capacity(candidates.len());
+        // What all of a class have in common is found out once: candidates come class by class.
+        let mut common = None;
+        for &at in candidates {
+            let worker = &self.workers[at];
+            let (class, gpus, skill_match, spare) = match common {
+                Some((known, suits)) if known == worker.class => suits,
+                _ => {
+                    let (class, needs) = (&self.classes[worker.class], &signature.needs);
+                    let gpus = class.capacity.get(crate::ids::ResourceId::GPUS).as_f64();
+                    let skill_match = class.bits.skill_match(&needs.skills);
+                    let suits = (class, gpus, skill_match, class.bits.spare(&needs.requires, &needs.skills));
+                    common = Some((worker.class, suits));
+                    suits
+                }
+            };
+            let mut estimate = self.estimator.estimate(kind, at as usize, declared);
+            if estimate.samples == 0 && class.speed != 1.0 {
+                estimate.duration = estimate.duration.mul_f64(1.0 / class.speed);
+            }
+            let (cold, warm) = if has_affinity { self.warmth(slot, at) } else { (Span::ZERO, false) };
+            views.push(WorkerView {
+                id: WorkerId { slot: at, generation: worker.generation },
+                joined: worker.joined,
+                slots: worker.slots,
+                running: worker.used_slots(),
+                queued: worker.queue.len() as u32,
+                gpus,
+                backlog: worker.backlog(),
+                skill_match,
+                spare,
+                success_rate: worker.success_rate(),
+                average: worker.average(average),
+                estimate,
+                cost_rate: class.cost_rate,
+                weight: class.weight,
+                assigned: worker.given(),
+                last_assigned: worker.last_assigned,
+                cold,
+                warm,
+                capacity: &class.capacity,
+                reserved: &worker.reserved,
+            });
         }
+        views
+    }
+
+    /// What a task loses on a worker because what it has affinity to is not warm there, and whether anything is.
+    pub(crate) fn warmth(&self, slot: u32, at: u32) -> (Span, bool) {
         let (mut cold, mut warm) = (Span::ZERO, false);
         for &(key, saved) in self.tasks.extra(slot).iter().flat_map(|extra| &extra.affinity) {
             if self.is_warm(key.0, at) {
@@ -617,28 +683,7 @@ impl Scheduler {
                 cold += saved;
             }
         }
-        WorkerView {
-            id: self.worker_id(at),
-            joined: worker.joined,
-            slots: worker.slots,
-            running: worker.used_slots(),
-            queued: worker.queue.len() as u32,
-            gpus: class.capacity.get(crate::ids::ResourceId::GPUS).as_f64(),
-            backlog: worker.backlog(),
-            skill_match: class.bits.skill_match(&signature.needs.skills),
-            spare: class.bits.spare(&signature.needs.requires, &signature.needs.skills),
-            success_rate: worker.success_rate(),
-            average: worker.average(self.average_of(signature.needs.task_type)),
-            estimate,
-            cost_rate: class.cost_rate,
-            weight: class.weight,
-            assigned: worker.given(),
-            last_assigned: worker.last_assigned,
-            cold,
-            warm,
-            capacity: &class.capacity,
-            reserved: &worker.reserved,
-        }
+        (cold, warm)
     }
 
     fn is_warm(&self, key: u32, at: u32) -> bool {
@@ -689,14 +734,12 @@ impl Scheduler {
             }
             let key = self.directory_key(slot, self.orders[at]);
             let worker = &mut self.workers[slot];
-            if worker.listed {
-                let before = worker.keys[at];
-                if before == key {
-                    continue;
-                }
-                self.directories[at].remove(class, before, slot);
+            if !worker.listed {
+                self.enter_directory(at, class, key, slot);
+            } else if worker.keys[at] != key {
+                let before = std::mem::replace(&mut worker.keys[at], key);
+                self.directories[at].change(class, before, key, slot);
             }
-            self.enter_directory(at, class, key, slot);
         }
         self.workers[slot].listed = true;
     }

@@ -25,30 +25,30 @@ impl Scheduler {
         self
     }
 
-    /// Whether a task may be handed to a worker before there is room for it: nobody else is kept from anything, and
-    /// however many of its kind come together, as many as the worker has slots fit at once.
-    pub(super) fn is_ahead(&self, slot: u32, at: u32) -> bool {
+    /// Whether a task may be handed to a worker of a class before there is room for it: it has a queue of its own, nobody
+    /// else is kept from anything, and however many of its kind come together, as many as the worker has slots fit at once.
+    pub(super) fn is_ahead(&self, slot: u32, class: u32) -> bool {
         let task = self.tasks.at(slot);
-        !task.waits_centrally() && self.is_light(task.signature, at)
+        self.remote && !task.waits_centrally() && self.is_light(task.signature, class)
     }
 
     /// The same for the first task of a lane.
     pub(super) fn is_ahead_in(&self, found: &Found, at: u32) -> bool {
+        let class = self.workers[at].class;
         match self.head(found) {
-            Some(Head::Task(slot)) => self.is_ahead(slot, at),
+            Some(Head::Task(slot)) => self.is_ahead(slot, class),
             Some(Head::Element) => self.jobs[found.job].array.as_ref().is_some_and(|array| {
-                array.template.key == NONE && !array.template.exclusive && self.is_light(found.signature, at)
+                array.template.key == NONE && !array.template.exclusive && self.is_light(found.signature, class)
             }),
             None => false,
         }
     }
 
-    fn is_light(&self, signature: u32, at: u32) -> bool {
-        let worker = &self.workers[at];
-        let capacity = &self.classes[worker.class].capacity;
-        let slots = u64::from(worker.slots);
+    fn is_light(&self, signature: u32, class: u32) -> bool {
+        let class = &self.classes[class];
+        let slots = u64::from(class.slots);
         self.signatures[signature].demand.amounts().iter().all(|&(resource, needs)| {
-            resource != ResourceId::GPUS && Amount(needs.0.saturating_mul(slots)) <= capacity.get(resource)
+            resource != ResourceId::GPUS && Amount(needs.0.saturating_mul(slots)) <= class.capacity.get(resource)
         })
     }
 
@@ -294,8 +294,8 @@ impl Scheduler {
 
     fn begin(&mut self, slot: u32, actions: &mut Vec<Action>) {
         if self.tasks.at(slot).state == State::AtWorker {
-            let at = self.tasks.at(slot).worker;
-            self.take_own(slot);
+            let at = self.leave_worker_unlisted(slot);
+            self.leave_age_and_count(slot);
             self.occupy(slot, at);
             self.relist(at);
         }

@@ -207,8 +207,7 @@ impl Scheduler {
 
     pub(super) fn take_own(&mut self, slot: u32) -> u32 {
         self.leave_worker_queue(slot);
-        self.age_leave(slot);
-        self.counters.queued -= 1;
+        self.leave_age_and_count(slot);
         slot
     }
 
@@ -310,7 +309,7 @@ impl Scheduler {
 
     /// A task that has left its queue waits no longer.
     #[inline(always)]
-    fn leave_age_and_count(&mut self, slot: u32) {
+    pub(super) fn leave_age_and_count(&mut self, slot: u32) {
         self.age_leave(slot);
         self.counters.queued -= 1;
     }

@@ -92,10 +92,10 @@ impl<T: Ord + Copy> Sorted<T> {
     /// Puts an entry that is not there in the place of one that is.
     #[inline]
     pub(crate) fn replace(&mut self, before: &T, after: T) {
-        let Sorted::Few(list) = self else {
-            self.remove(before);
-            self.insert(after);
-            return;
+        let list = match self {
+            Sorted::Few(list) => list,
+            // As many as before: it stays what it is.
+            Sorted::Many(blocks) => return blocks.replace(before, after),
         };
         // Where there is no other there is nothing to search.
         if let [only] = &mut list[..] {
@@ -110,13 +110,7 @@ impl<T: Ord + Copy> Sorted<T> {
             return;
         }
         let Err(to) = list.binary_search(&after) else { return };
-        if from < to {
-            list.copy_within(from + 1..to, from);
-            list[to - 1] = after;
-        } else {
-            list.copy_within(to..from, to + 1);
-            list[to] = after;
-        }
+        move_entry(list, from, to, after);
     }
 
     pub(crate) fn pop_first(&mut self) -> Option<T> {
@@ -149,6 +143,18 @@ impl<T: Ord + Copy> Sorted<T> {
             Sorted::Few(list) => Entries::from(&list[list.partition_point(|entry| *entry < start)..]),
             Sorted::Many(blocks) => blocks.from(start),
         }
+    }
+}
+
+/// Takes out the entry at `from` of a sorted list and puts one in that belonged at `to`.
+#[inline]
+pub(super) fn move_entry<T: Copy>(list: &mut [T], from: usize, to: usize, entry: T) {
+    if from < to {
+        list.copy_within(from + 1..to, from);
+        list[to - 1] = entry;
+    } else {
+        list.copy_within(to..from, to + 1);
+        list[to] = entry;
     }
 }
 
