@@ -20,6 +20,11 @@ impl Rng {
         z ^ (z >> 31)
     }
 
+    /// As if so many numbers had been drawn.
+    pub fn skip(&mut self, numbers: u64) {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(numbers));
+    }
+
     /// A number below `bound`; zero if the bound is zero.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
@@ -52,5 +57,11 @@ mod tests {
             b.unit();
         }
         assert_eq!(a.below(0), 0);
+        b.skip(1);
+        a.skip(16);
+        for _ in 0..16 {
+            b.unit();
+        }
+        assert_eq!(a.next_u64(), b.next_u64());
     }
 }

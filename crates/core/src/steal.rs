@@ -137,6 +137,11 @@ impl VictimChooser {
             }
             VictimStrategy::PowerOfTwo | VictimStrategy::Adaptive => {
                 let mut refused = None;
+                if peers.is_empty() {
+                    // What is drawn leads nowhere; whatever is drawn after it stays the same.
+                    rng.skip(2 * LOOKS as u64);
+                    return None;
+                }
                 for _ in 0..LOOKS {
                     let first = peers.get(rng.below(peers.len())).filter(|peer| peer.worker != thief);
                     let second = peers.get(rng.below(peers.len())).filter(|peer| peer.worker != thief);

@@ -150,10 +150,12 @@ impl Work {
     pub(crate) fn per(self, slots: u32) -> Span {
         // Only what is beyond all bounds needs the long division.
         let whole = self.span();
-        if whole < Span::MAX {
-            Span(whole.0 / u64::from(slots.max(1)))
+        if slots <= 1 {
+            whole
+        } else if whole < Span::MAX {
+            Span(whole.0 / u64::from(slots))
         } else {
-            Work(self.0 / u128::from(slots.max(1))).span()
+            Work(self.0 / u128::from(slots)).span()
         }
     }
 }

@@ -461,6 +461,9 @@ impl Ready {
         {
             return Search { found: Some(*first), cut_off: None };
         }
+        if self.occupied == LevelSet::default() {
+            return Search { found: None, cut_off: None };
+        }
         let mut seen_first = first.is_none();
         let mut looks = usize::from(first.is_some());
         let top = start.map_or(LEVELS as u8, |cursor| cursor.level);
