@@ -5,8 +5,6 @@
 //! present, so that putting in costs a few instructions and each entry moves down at most once for every wheel. Never
 //! hands out anything earlier than what it handed out before.
 
-use std::collections::VecDeque;
-
 use filch_core::Time;
 
 /// Bits of the time that one wheel stands for.
@@ -15,28 +13,43 @@ const BITS: u32 = 6;
 const PLACES: usize = 1 << BITS;
 /// Wheels that together cover all of the time.
 const WHEELS: usize = 64usize.div_ceil(BITS as usize);
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// What is to happen, in the list of its place.
+#[derive(Clone, Copy, Debug)]
+struct Entry<T> {
+    at: u64,
+    /// The next of its place, or of those that are free.
+    next: u32,
+    what: T,
+}
 
 /// The queue.
 #[derive(Debug)]
 pub struct Calendar<T> {
     now: u64,
     len: usize,
+    /// Which wheels hold something, a bit each.
+    wheels: u32,
     /// Which places of a wheel hold something, a bit each.
     used: [u64; WHEELS],
-    places: Vec<VecDeque<(u64, T)>>,
-    /// Memory of places that are empty, for the next that is not. Otherwise every place would keep as much as it once
-    /// needed, and each of them would be cold.
-    spare: Vec<VecDeque<(u64, T)>>,
+    /// The first and the last of each place that holds something.
+    places: Box<[(u32, u32); WHEELS * PLACES]>,
+    /// All entries. Those of one place are linked, so that moving them to another copies nothing, and those that are free,
+    /// so that the one that was used last and is still in a cache is the next to be used.
+    entries: Vec<Entry<T>>,
+    free: u32,
 }
 
 impl<T> Default for Calendar<T> {
     fn default() -> Self {
-        let places = (0..WHEELS * PLACES).map(|_| VecDeque::new()).collect();
-        Calendar { now: 0, len: 0, used: [0; WHEELS], places, spare: Vec::new() }
+        let places = Box::new([(NONE, NONE); WHEELS * PLACES]);
+        Calendar { now: 0, len: 0, wheels: 0, used: [0; WHEELS], places, entries: Vec::new(), free: NONE }
     }
 }
 
-impl<T> Calendar<T> {
+impl<T: Copy> Calendar<T> {
     /// How much is to happen.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -51,56 +64,105 @@ impl<T> Calendar<T> {
 
     /// All that is to happen, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Time, &T)> + '_ {
-        self.places.iter().flatten().map(|(at, what)| (Time(*at), what))
+        let used = |index: &usize| self.used[index / PLACES] & 1 << (index % PLACES) != 0;
+        let firsts = (0..WHEELS * PLACES).filter(used).map(|index| self.places[index].0);
+        firsts.flat_map(|first| {
+            let next = |at: &u32| Some(self.entries[*at as usize].next).filter(|next| *next != NONE);
+            std::iter::successors(Some(first), next).map(|at| {
+                let entry = &self.entries[at as usize];
+                (Time(entry.at), &entry.what)
+            })
+        })
     }
 
     /// Puts in what is to happen at `at`, or at once if that has passed.
     pub fn push(&mut self, at: Time, what: T) {
         self.len += 1;
-        self.place(at.0.max(self.now), what);
+        let at = at.0.max(self.now);
+        let entry = Entry { at, next: NONE, what };
+        let number = self.free;
+        let number = match self.entries.get_mut(number as usize) {
+            Some(free) => {
+                self.free = free.next;
+                *free = entry;
+                number
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.place(at, number);
     }
 
-    fn place(&mut self, at: u64, what: T) {
+    /// Puts an entry, whose next is none, behind all others of its place.
+    #[inline]
+    fn place(&mut self, at: u64, number: u32) {
         let differs = at ^ self.now;
-        let wheel = (63 - (differs | 1).leading_zeros()) / BITS;
-        let place = (at >> (wheel * BITS)) as usize & (PLACES - 1);
-        let index = wheel as usize * PLACES + place;
-        if self.used[wheel as usize] & 1 << place == 0 {
-            self.used[wheel as usize] |= 1 << place;
-            if let Some(spare) = self.spare.pop() {
-                self.places[index] = spare;
-            }
+        let wheel = ((63 - (differs | 1).leading_zeros()) / BITS) as usize;
+        let place = (at >> (wheel as u32 * BITS)) as usize & (PLACES - 1);
+        let ends = &mut self.places[wheel * PLACES + place];
+        if self.used[wheel] & 1 << place == 0 {
+            self.used[wheel] |= 1 << place;
+            self.wheels |= 1 << wheel;
+            *ends = (number, number);
+        } else {
+            self.entries[ends.1 as usize].next = number;
+            ends.1 = number;
         }
-        self.places[index].push_back((at, what));
+    }
+
+    /// A place holds nothing any more.
+    #[inline]
+    fn clear(&mut self, wheel: usize, place: usize) {
+        self.used[wheel] &= !(1 << place);
+        if self.used[wheel] == 0 {
+            self.wheels &= !(1 << wheel);
+        }
     }
 
     /// Takes out what happens next.
     pub fn pop(&mut self) -> Option<(Time, T)> {
         loop {
-            let wheel = self.used.iter().position(|used| *used != 0)?;
+            if self.wheels == 0 {
+                return None;
+            }
+            let wheel = self.wheels.trailing_zeros() as usize;
             let place = self.used[wheel].trailing_zeros() as usize;
-            let at = wheel * PLACES + place;
+            let (first, last) = self.places[wheel * PLACES + place];
             // All of one place of the lowest wheel are due at the same moment; one alone is due before all the others.
-            if wheel == 0 || self.places[at].len() == 1 {
-                let (time, what) = self.places[at].pop_front()?;
-                if self.places[at].is_empty() {
-                    self.used[wheel] &= !(1 << place);
-                    let spare = std::mem::take(&mut self.places[at]);
-                    self.spare.push(spare);
+            if wheel == 0 || first == last {
+                let entry = &mut self.entries[first as usize];
+                let Entry { at, next, what } = *entry;
+                entry.next = self.free;
+                self.free = first;
+                if first == last {
+                    self.clear(wheel, place);
+                } else {
+                    self.places[wheel * PLACES + place].0 = next;
                 }
-                self.now = time;
+                self.now = at;
                 self.len -= 1;
-                return Some((Time(time), what));
+                return Some((Time(at), what));
             }
-            self.used[wheel] &= !(1 << place);
-            let mut moved = std::mem::take(&mut self.places[at]);
-            if let Some(earliest) = moved.iter().map(|entry| entry.0).min() {
-                self.now = earliest;
-            }
-            for (time, what) in moved.drain(..) {
-                self.place(time, what);
-            }
-            self.spare.push(moved);
+            self.clear(wheel, place);
+            self.move_down(first);
+        }
+    }
+
+    /// Moves a list of entries, the first of all, to lower wheels.
+    fn move_down(&mut self, first: u32) {
+        let (mut number, mut earliest) = (first, u64::MAX);
+        while let Some(entry) = self.entries.get(number as usize) {
+            earliest = earliest.min(entry.at);
+            number = entry.next;
+        }
+        self.now = earliest;
+        number = first;
+        while let Some(entry) = self.entries.get_mut(number as usize) {
+            let (at, next) = (entry.at, std::mem::replace(&mut entry.next, NONE));
+            self.place(at, number);
+            number = next;
         }
     }
 }

@@ -121,12 +121,12 @@ impl World {
             self.nodes[node as usize].missed.push(Happening::Deliver(at));
             return;
         }
-        let spare = std::mem::take(&mut self.spare);
-        let mut messages = std::mem::replace(&mut self.frames[at as usize].messages, spare);
-        self.free_frames.push(at);
+        let mut messages = std::mem::take(&mut self.frames[at as usize].messages);
         self.unpack(to, seat, life, from, &mut messages);
+        // Its memory serves the next frame.
         messages.clear();
-        self.spare = messages;
+        self.frames[at as usize].messages = messages;
+        self.free_frames.push(at);
     }
 
     /// The messages of a frame, one after the other; what they are answered goes out when all have been heard.

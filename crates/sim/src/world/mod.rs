@@ -315,8 +315,6 @@ pub struct World {
     free_frames: Vec<u32>,
     /// Frames that are being filled, in the order they were begun.
     open: Vec<u32>,
-    /// Memory for the messages of a frame, to serve again.
-    spare: Vec<Parcel>,
     runs: Vec<Running>,
     free_runs: Vec<u32>,
     /// Transfers that share links, and the run that each is for.
@@ -407,7 +405,6 @@ impl World {
             frames: Vec::new(),
             free_frames: Vec::new(),
             open: Vec::new(),
-            spare: Vec::new(),
             runs: Vec::new(),
             free_runs: Vec::new(),
             flows: setting.network.links(nodes.len()),
