@@ -180,6 +180,8 @@ pub struct Scheduler {
     pub(crate) parked: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) counters: Counters,
     samples: VecDeque<Sample>,
+    /// Scores of the candidates for a task; empty between two decisions, and serves again.
+    scores: Vec<Option<f64>>,
     pub(crate) decisions: VecDeque<Remembered>,
     refusal: Option<Refusal>,
     /// The policy that was replaced last, for whoever does not want it dropped here.
@@ -254,6 +256,7 @@ impl Scheduler {
             parked: BTreeMap::new(),
             counters: Counters::default(),
             samples: VecDeque::new(),
+            scores: Vec::new(),
             decisions: VecDeque::new(),
             refusal: None,
             replaced: None,

@@ -32,6 +32,9 @@ const WARM_KEPT: usize = 4;
 /// Candidates for one task, by slot.
 pub(crate) type Candidates = SmallVec<[u32; 16]>;
 
+/// The same as a policy sees them. Large, so it is filled where it stands.
+type Views<'a> = SmallVec<[WorkerView<'a>; 8]>;
+
 /// What a candidate must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
@@ -545,20 +548,23 @@ impl Scheduler {
         if candidates.is_empty() {
             return None;
         }
+        let mut scores = std::mem::take(&mut self.scores);
         let (winner, decision) = {
-            let views = self.worker_views(slot, candidates);
+            let mut views = Views::new();
+            self.look_at(slot, candidates, &mut views);
             let task = self.task_view(slot);
             let policy = &*self.placement(self.signatures[self.tasks.at(slot).signature].needs.task_type).policy;
-            let mut scores = Vec::with_capacity(views.len());
             policy.score_all(&task, &views, &mut scores);
-            let winner = policy::best(&views, &scores)?;
-            let record = self.config.limits.decisions_kept > 0;
-            (winner, record.then(|| self.describe_decision(slot, policy, &task, &views, &scores, winner)))
+            let winner = policy::best(&views, &scores);
+            let recorded = winner.filter(|_| self.config.limits.decisions_kept > 0);
+            (winner, recorded.map(|winner| self.describe_decision(slot, policy, &task, &views, &scores, winner)))
         };
+        scores.clear();
+        self.scores = scores;
         if let Some(decision) = decision {
             self.remember(Remembered::Scored(Box::new(decision)));
         }
-        Some(candidates[winner])
+        winner.map(|winner| candidates[winner])
     }
 
     fn describe_decision(
@@ -621,12 +627,11 @@ impl Scheduler {
     }
 
     /// Candidates for a task as its policy sees them.
-    fn worker_views(&self, slot: u32, candidates: &[u32]) -> SmallVec<[WorkerView<'_>; 8]> {
+    fn look_at<'a>(&'a self, slot: u32, candidates: &[u32], views: &mut Views<'a>) {
         let task = self.tasks.at(slot);
         let (kind, declared, has_affinity) = (task.kind, task.declared(), task.flags.has(Flags::EXTRA));
         let signature = &self.signatures[task.signature];
         let average = self.average_of(signature.needs.task_type);
-        let mut views = SmallVec::with_capacity(candidates.len());
         // What all of a class have in common is found out once: candidates come class by class.
         let mut common = None;
         for &at in candidates {
@@ -670,7 +675,6 @@ impl Scheduler {
                 reserved: &worker.reserved,
             });
         }
-        views
     }
 
     /// What a task loses on a worker because what it has affinity to is not warm there, and whether anything is.
