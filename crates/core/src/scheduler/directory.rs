@@ -5,6 +5,7 @@
 //! A directory that somebody wants anew fills up slot by slot, one that nobody wants any more empties the same way, both
 //! over as many steps as it takes. Whoever is listed and has a slot below `covered` stands in it.
 
+use super::blocks::Entries;
 use super::sorted::Sorted;
 use crate::ids::NONE;
 
@@ -87,7 +88,8 @@ impl Directory {
 
     /// The workers of a class, best first.
     pub(crate) fn workers(&self, class: u32) -> impl Iterator<Item = u32> + '_ {
-        self.classes.get(class as usize).into_iter().flatten().map(|&(_, worker)| worker)
+        let entries = self.classes.get(class as usize).map_or_else(|| Entries::from(&[][..]), Sorted::iter);
+        entries.map(|&(_, worker)| worker)
     }
 
     /// How many classes have anybody.

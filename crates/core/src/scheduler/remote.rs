@@ -3,6 +3,8 @@
 //! themselves and tell. Attempts are raised by the scheduler alone, hops by whoever passes a task on; a report with an
 //! older attempt, or an older hop of the same attempt, no longer counts.
 
+use smallvec::SmallVec;
+
 use super::balance::is_bound;
 use super::ready::{Found, Head};
 use super::{Flags, Scheduler, State};
@@ -223,6 +225,9 @@ impl Scheduler {
 
     /// Some workers with something queued: the busiest, and some drawn with `draw` (a number below the one it is given).
     pub fn sample_loaded(&self, most: usize, mut draw: impl FnMut(usize) -> usize) -> Vec<PeerDigest> {
+        if self.loaded.is_empty() {
+            return Vec::new();
+        }
         let digest = |slot: u32| {
             let worker = &self.workers[slot];
             PeerDigest {
@@ -232,7 +237,7 @@ impl Scheduler {
                 load: f64::from(worker.used_slots()) / f64::from(worker.slots.max(1)),
             }
         };
-        let mut slots: Vec<u32> =
+        let mut slots: SmallVec<[u32; 16]> =
             self.by_depth.iter().rev().take_while(|entry| entry.0 > 0).take(most / 2).map(|entry| entry.1).collect();
         while slots.len() < most.min(self.loaded.len()) {
             // Whoever is drawn twice leaves a place to the next in the list.

@@ -291,14 +291,14 @@ impl WorkerMachine {
 
     fn earliest_timer(&self) -> Time {
         let steal = match self.thief {
-            Thief::Content => None,
-            Thief::Asked { sent, .. } => Some(sent + self.patience()),
-            Thief::Pause { until } => Some(until),
+            Thief::Content => Time::NEVER,
+            Thief::Asked { sent, .. } => sent + self.patience(),
+            Thief::Pause { until } => until,
         };
-        let fence = (!self.fenced && self.id.is_some()).then(|| self.fence_at());
-        let first = |set: &Sorted<(Time, TaskId)>| set.first().map(|entry| entry.0);
-        let timers = [self.hello_at, self.beat_at, steal, fence, first(&self.offers), first(&self.timeouts)];
-        timers.into_iter().fold(Time::NEVER, |least, at| least.min(at.unwrap_or(Time::NEVER)))
+        let fence = if self.fenced || self.id.is_none() { Time::NEVER } else { self.fence_at() };
+        let connection = self.hello_at.unwrap_or(Time::NEVER).min(self.beat_at.unwrap_or(Time::NEVER));
+        let first = |set: &Sorted<(Time, TaskId)>| set.first().map_or(Time::NEVER, |entry| entry.0);
+        steal.min(fence).min(connection).min(first(&self.offers)).min(first(&self.timeouts))
     }
 
     /// Who it is, once the coordinator has said so.
@@ -519,7 +519,7 @@ impl WorkerMachine {
             load: self.load,
             depth: self.depth(),
             backlog: self.queued_work.span(),
-            wants: self.wants(),
+            wants: self.wants(self.ahead()),
             seen: self.seen,
             holds: (self.queue.len() + self.running.len() + self.offered.len()) as u32,
             fingerprint: self.fingerprint,
@@ -565,16 +565,16 @@ impl WorkerMachine {
         }
     }
 
-    /// How many more tasks it would take now: what free slots need, and ahead of need what they will finish while an
-    /// answer is on its way.
-    fn wants(&self) -> u32 {
+    /// How many more tasks it would take now: what free slots need, and so many `ahead` of need.
+    fn wants(&self, ahead: u32) -> u32 {
         if self.draining || self.id.is_none() {
             return 0;
         }
         let have = (self.running.len() + self.queue.len()) as u32;
-        (self.spec.slots + self.ahead()).saturating_sub(have)
+        (self.spec.slots + ahead).saturating_sub(have)
     }
 
+    /// How many it wants ahead of need: what its slots will finish while an answer is on its way.
     fn ahead(&self) -> u32 {
         if !self.late {
             return 0;
@@ -587,11 +587,12 @@ impl WorkerMachine {
     }
 
     fn want(&mut self, out: &mut Vec<Output>) {
-        let wants = self.wants();
+        let ahead = self.ahead();
+        let wants = self.wants(ahead);
         let more = wants.saturating_sub(self.asked);
         // Not for every single one, unless it is needed now.
         let idle = self.running.len() < self.spec.slots as usize && self.queue.is_empty();
-        if more > 0 && (idle || more * 2 > self.ahead()) {
+        if more > 0 && (idle || more * 2 > ahead) {
             self.asked = wants;
             self.send(Message::Want { count: wants, seen: self.seen, sent: self.now }, out);
         }

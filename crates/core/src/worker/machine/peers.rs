@@ -180,15 +180,25 @@ impl WorkerMachine {
     }
 
     /// Looks for work with its peers if it has too little and the coordinator has none.
+    #[inline]
     pub(super) fn consider_stealing(&mut self, out: &mut Vec<Output>) {
-        let Some(own) = self.id else { return };
-        let hungry = (self.running.len() < self.spec.slots as usize || self.is_done_soon())
-            && f64::from(self.depth()) < self.stealing.steal_threshold * f64::from(self.spec.slots);
         let coordinator_first = self.late && !self.nothing_central;
-        if !self.steals || !hungry || self.draining || self.fenced || coordinator_first {
+        if coordinator_first || !matches!(self.thief, Thief::Content) {
             return;
         }
-        if !matches!(self.thief, Thief::Content) {
+        self.look_for_work(out);
+    }
+
+    // Apart, since most steps of most workers end before it.
+    #[inline(never)]
+    fn look_for_work(&mut self, out: &mut Vec<Output>) {
+        let Some(own) = self.id else { return };
+        if !self.steals || self.draining || self.fenced {
+            return;
+        }
+        let hungry = (self.running.len() < self.spec.slots as usize || self.is_done_soon())
+            && f64::from(self.depth()) < self.stealing.steal_threshold * f64::from(self.spec.slots);
+        if !hungry {
             return;
         }
         match self.chooser.choose(&mut self.rng, &self.peers, own, &self.tried) {
