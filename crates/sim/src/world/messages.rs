@@ -65,11 +65,10 @@ impl World {
 
     /// Sends what one step has said, a frame for every place.
     pub(super) fn transmit(&mut self) {
-        let mut open = std::mem::take(&mut self.open);
-        for at in open.drain(..) {
-            self.transmit_frame(at);
+        for at in 0..self.open.len() {
+            self.transmit_frame(self.open[at]);
         }
-        self.open = open;
+        self.open.clear();
     }
 
     fn transmit_frame(&mut self, at: u32) {
@@ -180,12 +179,14 @@ impl World {
     }
 
     fn step_coordinator(&mut self, seat: u32, input: coordinator::Input) {
-        let mut told = std::mem::take(&mut self.told);
         // What the disk confirms changes nothing in the scheduler.
         let looked_at = self.watch.is_some() && !matches!(input, coordinator::Input::Stored { .. });
-        self.seats[seat as usize].coordinator.step(self.now, input, &mut told);
-        self.carry_out(seat, &mut told);
-        self.told = told;
+        self.seats[seat as usize].coordinator.step(self.now, input, &mut self.told);
+        if !self.told.is_empty() {
+            let mut told = std::mem::take(&mut self.told);
+            self.carry_out(seat, &mut told);
+            self.told = told;
+        }
         if looked_at {
             self.watch_coordinator(seat);
         }
@@ -273,15 +274,17 @@ impl World {
     }
 
     fn step_worker(&mut self, node: u32, input: worker::Input) {
-        let at = node as usize;
-        let mut outputs = std::mem::take(&mut self.outputs);
-        let now = self.nodes[at].clock.shows(self.now);
-        self.nodes[at].machine.step(now, input, &mut outputs);
-        let (life, seat) = (self.nodes[at].life, self.nodes[at].seat);
-        let from = match self.nodes[at].machine.id() {
+        let stepped = &mut self.nodes[node as usize];
+        stepped.machine.step(stepped.clock.shows(self.now), input, &mut self.outputs);
+        if self.outputs.is_empty() {
+            return;
+        }
+        let (life, seat) = (stepped.life, stepped.seat);
+        let from = match stepped.machine.id() {
             Some(id) => Sender::Worker(id, node),
             None => Sender::Stranger(node),
         };
+        let mut outputs = std::mem::take(&mut self.outputs);
         for output in outputs.drain(..) {
             match output {
                 worker::Output::Send { to: Party::Coordinator, message } => {

@@ -3,6 +3,7 @@
 use filch_core::wire::Order;
 use filch_core::worker;
 use filch_core::{Cause, End, Held, Span, Status, Time};
+use smallvec::SmallVec;
 
 use super::{Happening, Running, World};
 use crate::marks::Mark;
@@ -30,7 +31,7 @@ impl World {
         }
         self.next_arrival = end;
         let arriving = (start..end).filter(|at| self.workload.tasks[*at as usize].spawned_by == NONE);
-        let arriving: Vec<u32> = arriving.collect();
+        let arriving: SmallVec<[u32; 8]> = arriving.collect();
         if linked {
             self.submit(&arriving);
         } else {
