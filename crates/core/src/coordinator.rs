@@ -336,7 +336,7 @@ impl Coordinator {
         // Tasks for the same worker go in one message, but those that wait for the store keep no others waiting.
         let mut hands = std::mem::take(&mut self.hands);
         let mut refused = None;
-        for action in actions.drain(..) {
+        for &action in &*actions {
             match action {
                 Action::Hand { worker, task, .. } | Action::Assign { worker, task, .. } => {
                     let Some(order) = self.scheduler.order(task) else { continue };
@@ -355,6 +355,11 @@ impl Coordinator {
                 Action::Refused => refused = self.scheduler.take_refusal(),
                 other => out.push(Output::Action(other)),
             }
+        }
+        actions.clear();
+        if hands.is_empty() {
+            self.hands = hands;
+            return refused;
         }
         for (to, orders) in hands.drain(..) {
             let now = self.now;

@@ -191,7 +191,9 @@ impl Default for ExpectedCompletion {
 impl ExpectedCompletion {
     /// Seconds from now until the task is expected to have ended here, repeats of failed attempts included. The terms
     /// are noted as what they take from the score.
+    // Where the terms are not kept, as for all candidates at once, nothing of them is left once it is part of its caller.
     #[must_use]
+    #[inline(always)]
     pub fn seconds(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> f64 {
         let estimate = &worker.estimate;
         let (duration, success) = (estimate.duration.as_secs_f64(), estimate.success);
@@ -205,7 +207,7 @@ impl ExpectedCompletion {
     }
 
     /// The score: the sum of all terms, each counted against the worker.
-    #[inline]
+    #[inline(always)]
     fn sum(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, fragmentation: Option<f64>, terms: &mut Terms) -> f64 {
         let seconds = self.seconds(task, worker, terms);
         let mut score = -seconds;
@@ -221,6 +223,7 @@ impl ExpectedCompletion {
     }
 
     /// Seconds the deadline would be missed by, one standard deviation on the safe side.
+    #[inline]
     fn lateness(task: &TaskView<'_>, worker: &WorkerView<'_>, seconds: f64) -> f64 {
         if task.deadline == Time::NEVER {
             return 0.0;

@@ -68,6 +68,12 @@ impl OwnQueue {
         self.movable.iter().copied()
     }
 
+    /// Whether anything must stay.
+    #[inline]
+    pub(crate) fn has_staying(&self) -> bool {
+        self.staying.as_ref().is_some_and(|part| !part.is_empty())
+    }
+
     /// Those that must stay, first in order first.
     pub(crate) fn staying(&self) -> impl Iterator<Item = QueueKey> + '_ {
         self.staying.iter().flat_map(|part| part.iter()).copied()

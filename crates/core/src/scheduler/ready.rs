@@ -444,6 +444,12 @@ impl Ready {
         }
     }
 
+    /// Whether nobody waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.occupied == LevelSet::default()
+    }
+
     /// The only job waiting in a level, if there is just one.
     pub(crate) fn only_job(&self, level: u8) -> Option<u32> {
         let turns = &self.levels[usize::from(level) - 1].turns;
@@ -461,7 +467,7 @@ impl Ready {
         {
             return Search { found: Some(*first), cut_off: None };
         }
-        if self.occupied == LevelSet::default() {
+        if self.is_empty() {
             return Search { found: None, cut_off: None };
         }
         let mut seen_first = first.is_none();

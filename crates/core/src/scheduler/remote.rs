@@ -62,6 +62,10 @@ impl Scheduler {
 
     /// Gives a worker the next task in order that it can have. Whether there was one.
     pub(super) fn hand_next(&mut self, at: u32, actions: &mut Vec<Action>) -> bool {
+        let worker = &self.workers[at];
+        if self.ready.is_empty() && worker.resume.is_none() && !worker.queue.has_staying() {
+            return false;
+        }
         if let Some(slot) = self.first_kept_back(at) {
             self.take_own(slot);
             self.assign(slot, at, actions);
