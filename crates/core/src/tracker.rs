@@ -46,7 +46,7 @@ pub fn expected_end(now: Time, since: Time, planned: Span) -> Time {
     if end > now { end } else { now + now.since(since) }
 }
 
-/// Mean, spread and successes of a stream of observations. Only successes are timed.
+/// Mean, variance and successes of a stream of observations. Only successes are timed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
     ends: u64,
@@ -54,8 +54,6 @@ struct Cell {
     mean_s: f64,
     /// Sum of squared differences from the mean.
     squares: f64,
-    /// Standard deviation, kept because it is asked for more often than it changes.
-    spread: Span,
 }
 
 impl Cell {
@@ -66,15 +64,32 @@ impl Cell {
             let before = seconds - self.mean_s;
             self.mean_s += before / as_float(self.successes);
             self.squares += before * (seconds - self.mean_s);
-            if self.successes >= 2 {
-                self.spread = Span::from_secs_f64(libm::sqrt(self.squares / as_float(self.successes - 1)));
-            }
         }
     }
 
-    /// Its standard deviation, if that is known.
+    /// The standard deviation, if there is one.
     fn spread(&self) -> Option<Span> {
-        (self.successes >= 2).then_some(self.spread)
+        let variance = || self.squares / as_float(self.successes - 1);
+        (self.successes >= 2).then(|| Span::from_secs_f64(libm::sqrt(variance())))
+    }
+}
+
+/// What is known of a kind on one worker.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    cell: Cell,
+    /// Its standard deviation, kept because candidates are asked for it more often than it changes.
+    spread: Span,
+}
+
+impl Known {
+    fn add(&mut self, seconds: f64, success: bool) {
+        self.cell.add(seconds, success);
+        self.spread = self.cell.spread().unwrap_or_default();
+    }
+
+    fn spread(&self) -> Option<Span> {
+        (self.cell.successes >= 2).then_some(self.spread)
     }
 }
 
@@ -103,8 +118,8 @@ impl Kind {
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 enum Cells {
-    Few(SmallVec<[(u32, Cell); 1]>),
-    Many(Map<u32, Cell>),
+    Few(SmallVec<[(u32, Known); 1]>),
+    Many(Map<u32, Known>),
 }
 
 impl Default for Cells {
@@ -117,7 +132,7 @@ impl Cells {
     /// Kinds in the list before it becomes a table.
     const FEW: usize = 16;
 
-    fn get(&self, kind: u32) -> Option<&Cell> {
+    fn get(&self, kind: u32) -> Option<&Known> {
         match self {
             Cells::Few(list) => list.iter().find(|entry| entry.0 == kind).map(|entry| &entry.1),
             Cells::Many(table) => table.get(&kind),
@@ -139,9 +154,9 @@ impl Cells {
     fn add_elsewhere(&mut self, kind: u32, seconds: f64, success: bool) {
         if let Cells::Few(list) = self {
             if list.len() < Self::FEW {
-                let mut cell = Cell::default();
-                cell.add(seconds, success);
-                list.push((kind, cell));
+                let mut known = Known::default();
+                known.add(seconds, success);
+                list.push((kind, known));
                 return;
             }
             *self = Cells::Many(list.iter().copied().collect());
@@ -197,14 +212,15 @@ impl Estimator for Tracker {
         let prior_s = self.prior_s(whole, declared);
         // Tasks that name no kind have nothing in common: what one took says nothing of another that has an estimate.
         let unnamed = kind == KindId(0) && declared.is_some();
-        let known = if unnamed { None } else { self.workers.get(worker) };
-        let nothing = Cell::default();
-        let cell = known.and_then(|cells| cells.get(kind.0)).unwrap_or(&nothing);
+        let cells = if unnamed { None } else { self.workers.get(worker) };
+        let nothing = Known::default();
+        let known = cells.and_then(|cells| cells.get(kind.0)).unwrap_or(&nothing);
+        let cell = &known.cell;
         let successes = as_float(cell.successes);
         let duration_s = (successes * cell.mean_s + PRIOR_WEIGHT * prior_s) / (successes + PRIOR_WEIGHT);
         Estimate {
             duration: Span::from_secs_f64(duration_s),
-            spread: cell.spread().or_else(|| whole.and_then(|kind| kind.cell.spread())).unwrap_or_default(),
+            spread: known.spread().or_else(|| whole.and_then(|kind| kind.cell.spread())).unwrap_or_default(),
             success: (successes + whole.map_or(1.0, |kind| kind.success)) / (as_float(cell.ends) + 1.0),
             samples: cell.ends,
         }
