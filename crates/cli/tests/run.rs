@@ -278,7 +278,20 @@ fn a_reader_that_goes_away_ends_the_job_and_its_processes() {
     let mut command = filch(&["run", "--slots", "2", "--array", "1-8", "--shell", "--", script]);
     let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
     drop(child.stdout.take());
-    let status = child.wait().expect("it ends");
-    assert!(status.success(), "{status}");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(141), "{}", err(&output));
+    assert!(err(&output).contains("nobody reads the output any more; "), "{}", err(&output));
     wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+}
+
+#[test]
+fn a_reader_that_goes_away_when_all_is_done_harms_nobody() {
+    for options in [&[][..], &["--json"], &["-k"]] {
+        let words = [&["run", "--slots", "1", "--array", "1-1"], options, &["--", "echo"]].concat();
+        let mut child = filch(&words).spawn().expect("the binary runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0), "{options:?}: {}", err(&output));
+        assert!(err(&output).contains("1 done in "), "{options:?}: {}", err(&output));
+    }
 }

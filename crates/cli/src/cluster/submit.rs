@@ -131,14 +131,26 @@ pub(super) async fn follow(job: u64, mut said: Follow, mut live: Live<'_>) -> an
     loop {
         tokio::select! {
             next = said.next() => match next {
-                Some(next) => if live.said(next?)? { break },
+                Some(next) => {
+                    if live.said(next?)? {
+                        break;
+                    }
+                    if live.has_lost_its_reader() {
+                        live.say(&goes_on(job));
+                        return Ok(live.finish(Finish::ReaderGone)?);
+                    }
+                }
                 None => anyhow::bail!("the coordinator said no more before the job was over"),
             },
             () = interrupts.next() => {
-                live.say(&format!("the job goes on: `filch job wait {job}` waits for it, `filch job cancel {job}` ends it"));
+                live.say(&goes_on(job));
                 return Ok(ExitCode::from(130));
             }
         }
     }
     Ok(live.finish(Finish::Whole)?)
+}
+
+fn goes_on(job: u64) -> String {
+    format!("the job goes on: `filch job wait {job}` waits for it, `filch job cancel {job}` ends it")
 }

@@ -134,6 +134,8 @@ pub(crate) struct Live<'a> {
     began: Instant,
     /// Tasks that run at once, if it is known.
     slots: u32,
+    /// Nobody reads the output any more.
+    reader_gone: bool,
 }
 
 /// How a job ended, as far as it was followed.
@@ -143,6 +145,19 @@ pub(crate) enum Finish {
     Whole,
     /// Somebody at the keyboard stopped it.
     Interrupted,
+    /// It was stopped, or left alone, because nobody reads its output any more.
+    ReaderGone,
+}
+
+impl Finish {
+    /// As a shell tells that a signal ended a program: 2 for Ctrl-C, 13 for a pipe without a reader.
+    fn status(self, all_well: bool) -> u8 {
+        match self {
+            Finish::Whole => u8::from(!all_well),
+            Finish::Interrupted => 130,
+            Finish::ReaderGone => 141,
+        }
+    }
 }
 
 impl<'a> Live<'a> {
@@ -157,6 +172,7 @@ impl<'a> Live<'a> {
             tally: Tally::new(),
             began: Instant::now(),
             slots,
+            reader_gone: false,
         })
     }
 
@@ -198,7 +214,8 @@ impl<'a> Live<'a> {
         }
         if self.json {
             let object = task_json(ended, position, self.tasks, matches!(self.sink, Sink::Files(_)));
-            self.bar.pause(|| output::print(&format!("{object}\n")))?;
+            let outcome = self.bar.pause(|| output::print(&format!("{object}\n")));
+            self.shown(outcome)?;
         }
         let none = Ending::default();
         let ending = ended.ending.as_deref().unwrap_or(&none);
@@ -208,7 +225,28 @@ impl<'a> Live<'a> {
             return Ok(());
         }
         let sink = &mut self.sink;
-        self.bar.pause(|| with_streams(|to| sink.task(ended.index, number, outputs, to)))
+        let outcome = self.bar.pause(|| with_streams(|to| sink.task(ended.index, number, outputs, to)));
+        self.shown(outcome)
+    }
+
+    /// Whether nobody reads the output any more.
+    pub(crate) fn has_lost_its_reader(&self) -> bool {
+        self.reader_gone
+    }
+
+    /// From where nobody reads the output any more, nothing is shown; tasks are still counted and logged.
+    fn shown(&mut self, outcome: io::Result<()>) -> io::Result<()> {
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.reader_gone = true;
+                self.json = false;
+                if !matches!(self.sink, Sink::Files(_)) {
+                    self.sink = Sink::Nowhere;
+                }
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Shows what is left and the summary, and tells what to exit with.
@@ -216,18 +254,23 @@ impl<'a> Live<'a> {
         let wall = self.began.elapsed();
         self.bar.clear();
         let sink = &mut self.sink;
-        with_streams(|to| sink.finish(to))?;
+        let outcome = with_streams(|to| sink.finish(to));
+        self.shown(outcome)?;
         let before = u64::from(self.tasks.all() - self.tasks.len());
         if self.json {
-            output::print(&format!("{}\n", self.tally.to_json(wall, self.slots, before)))?;
+            let outcome = output::print(&format!("{}\n", self.tally.to_json(wall, self.slots, before)));
+            self.shown(outcome)?;
         } else {
             output::report(&summary::text(&self.tally, wall, self.slots, before));
         }
-        Ok(match how {
-            Finish::Interrupted => ExitCode::from(130),
-            Finish::Whole if self.tally.all_well() => ExitCode::SUCCESS,
-            Finish::Whole => ExitCode::FAILURE,
-        })
+        let (done, all) = (self.tally.completed, u64::from(self.tasks.len()));
+        // Whoever goes away when everything has ended misses nothing that would be done.
+        let is_whole = self.tally.cancelled == 0 && done + self.tally.failed + self.tally.skipped >= all;
+        let how = if how == Finish::ReaderGone && is_whole { Finish::Whole } else { how };
+        if how == Finish::ReaderGone {
+            output::error(&format!("nobody reads the output any more; {done} of {all} tasks were done by then"), None);
+        }
+        Ok(ExitCode::from(how.status(self.tally.all_well())))
     }
 }
 

@@ -22,8 +22,8 @@ use house::{House, Size};
 /// Run commands on this machine, many at once.
 ///
 /// Starts a coordinator and workers, runs one task or very many, shows how it goes and ends when all of them ended. Exits
-/// with 0 if all ended well, 1 if some did not, 2 if it was called wrongly, and 130 after Ctrl-C, which lets what runs
-/// finish; a second one kills it.
+/// with 0 if all ended well, 1 if some did not, 2 if it was called wrongly, 130 after Ctrl-C, which lets what runs finish
+/// (a second one kills it), and 141 if whoever reads its output goes away before the job is over, which kills what runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -98,15 +98,23 @@ async fn follow(house: &mut House, plan: &Plan, mut live: Live<'_>) -> anyhow::R
     let mut interrupts = Interrupts::new()?;
     let (submitted, mut said) = house.client.submit_and_follow(plan.submit()).await?;
     let whole = Name { job: submitted.job, ..Name::default() };
-    let mut presses = 0;
+    let (mut presses, mut finish) = (0, Finish::Whole);
     loop {
         tokio::select! {
             next = said.next() => match next {
-                Some(next) => if live.said(next?)? { break },
+                Some(next) => {
+                    if live.said(next?)? {
+                        break;
+                    }
+                    if live.has_lost_its_reader() && finish == Finish::Whole {
+                        finish = Finish::ReaderGone;
+                        house.stop();
+                    }
+                }
                 None => anyhow::bail!("the coordinator said no more before the job was over"),
             },
             () = interrupts.next() => {
-                presses += 1;
+                (presses, finish) = (presses + 1, Finish::Interrupted);
                 if presses == 1 {
                     live.say("stopping: what runs may finish; Ctrl-C again kills it");
                     house.drain();
@@ -117,12 +125,12 @@ async fn follow(house: &mut House, plan: &Plan, mut live: Live<'_>) -> anyhow::R
             left = house.left(), if !house.is_empty() => {
                 left?;
                 if house.is_empty() {
-                    return the_rest(house, whole, said, live, presses > 0).await;
+                    return the_rest(house, whole, said, live, finish).await;
                 }
             }
         }
     }
-    Ok(live.finish(if presses > 0 { Finish::Interrupted } else { Finish::Whole })?)
+    Ok(live.finish(finish)?)
 }
 
 /// All workers have left: what has not begun is withdrawn.
@@ -131,7 +139,7 @@ async fn the_rest(
     job: Name,
     mut said: Follow,
     mut live: Live<'_>,
-    interrupted: bool,
+    finish: Finish,
 ) -> anyhow::Result<ExitCode> {
     house.client.cancel(job).await?;
     while let Some(next) = said.next().await {
@@ -139,8 +147,8 @@ async fn the_rest(
             break;
         }
     }
-    let status = live.finish(Finish::Interrupted)?;
-    if !interrupted {
+    let status = live.finish(finish)?;
+    if finish == Finish::Whole {
         anyhow::bail!("all workers have left before the job was over");
     }
     Ok(status)
