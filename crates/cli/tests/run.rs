@@ -295,3 +295,21 @@ fn a_reader_that_goes_away_when_all_is_done_harms_nobody() {
         assert!(err(&output).contains("1 done in "), "{options:?}: {}", err(&output));
     }
 }
+
+#[test]
+fn interrupts_are_heard_while_nobody_reads_the_output() {
+    for bytes in [10_000, 200_000] {
+        let place = tempfile::tempdir().expect("a directory");
+        // Much more than a pipe holds, and once more than may wait to be shown.
+        let script = format!("echo $$ > {{n}}.pid; head -c {bytes} /dev/zero; test {{n}} -lt 100 || sleep 600");
+        let mut command = filch(&["run", "--slots", "2", "--array", "1-300", "--shell", "--", &script]);
+        let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
+        wait_for("two tasks do not end", || begun(place.path(), 101));
+        let said = interrupt_and_hear(&mut child);
+        interrupt(&child);
+        let unread = child.stdout.take();
+        assert_eq!(common::ends(child), Some(130), "{}", rest(said));
+        wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+        drop(unread);
+    }
+}

@@ -1,6 +1,7 @@
 //! `filch submit`: a job for a cluster. And `filch spawn`: the same from within a task, as its child.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use filch_node::client::{Client, Follow};
@@ -10,7 +11,7 @@ use super::Reach;
 use crate::interrupt::Interrupts;
 use crate::job::joblog::JobLog;
 use crate::job::{JobArgs, Plan, Surroundings};
-use crate::live::{Finish, Live, LiveArgs};
+use crate::live::{Finish, Live, LiveArgs, Screen};
 use crate::{output, runtime};
 
 /// Submit a job to a cluster.
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     runtime::ask(async {
         let client = args.reach.client().await?;
         if waits {
-            return wait(&client, &plan, log, args).await;
+            return wait(&client, &Arc::new(plan), log, args).await;
         }
         let submitted = client.submit(plan.submit()).await?;
         tell(submitted.job, plan.tasks.len(), args.live.json)?;
@@ -115,40 +116,45 @@ fn tell(job: u64, tasks: u32, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn wait(client: &Client, plan: &Plan, log: Option<JobLog>, args: &Args) -> anyhow::Result<ExitCode> {
-    let live = match Live::new(&args.live, &plan.tasks, log, 0) {
+async fn wait(client: &Client, plan: &Arc<Plan>, log: Option<JobLog>, args: &Args) -> anyhow::Result<ExitCode> {
+    let live = match Live::new(&args.live, plan, log, 0) {
         Ok(live) => live,
         Err(usage) => return Ok(usage.complain()),
     };
     let (submitted, said) = client.submit_and_follow(plan.submit()).await?;
-    live.say(&format!("job {}", submitted.job));
-    follow(submitted.job, said, live).await
+    let screen = Screen::begin(live)?;
+    screen.say(&format!("job {}", submitted.job));
+    follow(submitted.job, said, screen).await
 }
 
 /// Follows a job until it is over. Ctrl-C ends the following and not the job.
-pub(super) async fn follow(job: u64, mut said: Follow, mut live: Live<'_>) -> anyhow::Result<ExitCode> {
+async fn follow(job: u64, mut said: Follow, mut screen: Screen) -> anyhow::Result<ExitCode> {
     let mut interrupts = Interrupts::new()?;
-    loop {
+    let mut finish = Finish::Whole;
+    while finish == Finish::Whole {
         tokio::select! {
-            next = said.next() => match next {
-                Some(next) => {
-                    if live.said(next?)? {
-                        break;
-                    }
-                    if live.has_lost_its_reader() {
-                        live.say(&goes_on(job));
-                        return Ok(live.finish(Finish::ReaderGone)?);
-                    }
-                }
+            // What the reader of the output does not take is not taken from the coordinator either.
+            next = said.next(), if !screen.is_full() => match next {
+                Some(next) => if screen.said(next?) { break },
                 None => anyhow::bail!("the coordinator said no more before the job was over"),
             },
+            changed = screen.changed() => {
+                changed?;
+                if screen.has_lost_its_reader() {
+                    screen.say(&goes_on(job));
+                    finish = Finish::ReaderGone;
+                }
+            }
             () = interrupts.next() => {
-                live.say(&goes_on(job));
+                screen.say(&goes_on(job));
                 return Ok(ExitCode::from(130));
             }
         }
     }
-    Ok(live.finish(Finish::Whole)?)
+    tokio::select! {
+        status = screen.finish(finish) => Ok(status?),
+        () = interrupts.next() => Ok(ExitCode::from(130)),
+    }
 }
 
 fn goes_on(job: u64) -> String {

@@ -1,5 +1,6 @@
 //! The bar at the bottom of a terminal while a job runs; lines now and then where there is no terminal and it is wished.
 
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use filch_core::wire::talk::Progress;
@@ -14,6 +15,8 @@ const EVERY: Duration = Duration::from_secs(5);
 /// How a job goes, for those who look on.
 pub(super) struct Bar {
     bar: ProgressBar,
+    /// Whether standard output goes to a terminal, as the bar does.
+    out_is_terminal: bool,
     /// Lines instead, and when the last was written.
     lines: Option<Instant>,
     total: u64,
@@ -33,7 +36,8 @@ impl Bar {
             ProgressBar::hidden()
         };
         let lines = (wished && !unwished && !terminal).then(Instant::now);
-        Bar { bar, lines, total, told: Progress::default() }
+        let out_is_terminal = console::Term::stdout().is_term();
+        Bar { bar, out_is_terminal, lines, total, told: Progress::default() }
     }
 
     pub(super) fn show(&mut self, progress: &Progress) {
@@ -70,13 +74,61 @@ impl Bar {
         }
     }
 
-    /// Does something that writes to the terminal.
-    pub(super) fn pause<T>(&self, write: impl FnOnce() -> T) -> T {
-        if self.bar.is_hidden() { write() } else { self.bar.suspend(write) }
+    /// Standard output and error, beside the bar. Only a terminal is shared with it: whoever waits for the reader of a pipe must
+    /// keep neither the bar nor standard error from others meanwhile.
+    pub(super) fn streams(&self) -> (Beside<'_, io::Stdout>, Beside<'_, io::Stderr>) {
+        let bar = (!self.bar.is_hidden()).then_some(&self.bar);
+        let out = Beside { bar: bar.filter(|_| self.out_is_terminal), to: io::stdout() };
+        (out, Beside { bar, to: io::stderr() })
+    }
+
+    /// What can speak beside it.
+    pub(super) fn herald(&self) -> Herald {
+        Herald(self.bar.clone())
     }
 
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// Writes whole pieces to a terminal that has a bar.
+pub(super) struct Beside<'a, W> {
+    bar: Option<&'a ProgressBar>,
+    to: W,
+}
+
+impl<W: Write> Beside<'_, W> {
+    fn paused<T>(&mut self, write: impl FnOnce(&mut W) -> T) -> T {
+        let to = &mut self.to;
+        match self.bar {
+            Some(bar) => bar.suspend(|| write(to)),
+            None => write(to),
+        }
+    }
+}
+
+impl<W: Write> Write for Beside<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.paused(|to| to.write(bytes))
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // What is still in a buffer would come out when the bar is back.
+        self.paused(|to| to.write_all(bytes).and_then(|()| to.flush()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Speaks to those who look on, without disturbing the bar.
+pub(super) struct Herald(ProgressBar);
+
+impl Herald {
+    pub(super) fn say(&self, text: &str) {
+        if self.0.is_hidden() { output::note(text) } else { self.0.suspend(|| output::note(text)) }
     }
 }
 

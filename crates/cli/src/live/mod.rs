@@ -3,6 +3,7 @@
 //! Fed with what the coordinator says. Takes no decisions and keeps, for a million tasks, no more than for ten.
 
 mod bar;
+mod screen;
 mod sink;
 mod summary;
 mod tally;
@@ -10,12 +11,14 @@ mod tally;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use filch_core::wire::talk::{Ended, Ending, Progress, Said};
+use filch_core::wire::talk::{Ended, Ending, Said};
 use serde_json::json;
 
+pub(crate) use screen::Screen;
 pub(crate) use sink::{Sink, Streams};
 pub(crate) use summary::duration;
 use tally::Tally;
@@ -124,8 +127,8 @@ impl LiveArgs {
 }
 
 /// A job that is followed.
-pub(crate) struct Live<'a> {
-    tasks: &'a Tasks,
+pub(crate) struct Live {
+    plan: Arc<Plan>,
     log: Option<JobLog>,
     sink: Sink,
     json: bool,
@@ -151,7 +154,7 @@ pub(crate) enum Finish {
 
 impl Finish {
     /// As a shell tells that a signal ended a program: 2 for Ctrl-C, 13 for a pipe without a reader.
-    fn status(self, all_well: bool) -> u8 {
+    pub(crate) fn status(self, all_well: bool) -> u8 {
         match self {
             Finish::Whole => u8::from(!all_well),
             Finish::Interrupted => 130,
@@ -160,11 +163,11 @@ impl Finish {
     }
 }
 
-impl<'a> Live<'a> {
-    pub(crate) fn new(args: &LiveArgs, tasks: &'a Tasks, log: Option<JobLog>, slots: u32) -> Result<Live<'a>, Usage> {
-        let bar = Bar::new(u64::from(tasks.len()), args.progress, args.no_progress);
+impl Live {
+    pub(crate) fn new(args: &LiveArgs, plan: &Arc<Plan>, log: Option<JobLog>, slots: u32) -> Result<Live, Usage> {
+        let bar = Bar::new(u64::from(plan.tasks.len()), args.progress, args.no_progress);
         Ok(Live {
-            tasks,
+            plan: Arc::clone(plan),
             log,
             sink: args.sink()?,
             json: args.json,
@@ -176,45 +179,36 @@ impl<'a> Live<'a> {
         })
     }
 
-    /// Takes in what the coordinator says. True once the job is over.
-    pub(crate) fn said(&mut self, said: Said) -> io::Result<bool> {
+    /// Takes in what the coordinator says.
+    fn said(&mut self, said: Said) -> io::Result<()> {
         match said {
-            Said::Progress(progress) => self.progress(&progress),
+            Said::Progress(progress) => self.bar.show(&progress),
             Said::Ended(ended) => self.ended(&ended)?,
             Said::JobDone(progress) => {
                 self.tally.agree(&progress);
-                self.progress(&progress);
-                return Ok(true);
+                self.bar.show(&progress);
             }
             _ => {}
         }
-        Ok(false)
-    }
-
-    fn progress(&mut self, progress: &Progress) {
-        self.bar.show(progress);
-    }
-
-    /// Says something to whoever looks on, without disturbing the bar.
-    pub(crate) fn say(&self, text: &str) {
-        self.bar.pause(|| output::note(text));
+        Ok(())
     }
 
     fn ended(&mut self, ended: &Ended) -> io::Result<()> {
-        let position = self.tasks.position(ended.index);
-        let number = self.tasks.number(position);
-        let tasks = self.tasks;
+        let plan = Arc::clone(&self.plan);
+        let tasks = &plan.tasks;
+        let position = tasks.position(ended.index);
+        let number = tasks.number(position);
         self.tally.ended(ended, || what(tasks, position));
         self.bar.ended(&self.tally);
         if let Some(log) = &mut self.log
             && ended.attempts > 0
             && ended.status != "cancelled"
         {
-            log.append(&line(ended, position, &self.tasks.command(position)))?;
+            log.append(&line(ended, position, &tasks.command(position)))?;
         }
         if self.json {
-            let object = task_json(ended, position, self.tasks, matches!(self.sink, Sink::Files(_)));
-            let outcome = self.bar.pause(|| output::print(&format!("{object}\n")));
+            let object = task_json(ended, position, tasks, matches!(self.sink, Sink::Files(_)));
+            let outcome = self.bar.streams().0.write_all(format!("{object}\n").as_bytes());
             self.shown(outcome)?;
         }
         let none = Ending::default();
@@ -224,13 +218,14 @@ impl<'a> Live<'a> {
         if silent {
             return Ok(());
         }
-        let sink = &mut self.sink;
-        let outcome = self.bar.pause(|| with_streams(|to| sink.task(ended.index, number, outputs, to)));
+        let (mut out, mut err) = self.bar.streams();
+        let to = &mut Streams { out: &mut out, err: &mut err };
+        let outcome = self.sink.task(ended.index, number, outputs, to);
         self.shown(outcome)
     }
 
     /// Whether nobody reads the output any more.
-    pub(crate) fn has_lost_its_reader(&self) -> bool {
+    fn has_lost_its_reader(&self) -> bool {
         self.reader_gone
     }
 
@@ -250,20 +245,20 @@ impl<'a> Live<'a> {
     }
 
     /// Shows what is left and the summary, and tells what to exit with.
-    pub(crate) fn finish(mut self, how: Finish) -> io::Result<ExitCode> {
+    fn finish(mut self, how: Finish) -> io::Result<ExitCode> {
         let wall = self.began.elapsed();
         self.bar.clear();
-        let sink = &mut self.sink;
-        let outcome = with_streams(|to| sink.finish(to));
+        let (mut out, mut err) = self.bar.streams();
+        let outcome = self.sink.finish(&mut Streams { out: &mut out, err: &mut err });
         self.shown(outcome)?;
-        let before = u64::from(self.tasks.all() - self.tasks.len());
+        let before = u64::from(self.plan.tasks.all() - self.plan.tasks.len());
         if self.json {
             let outcome = output::print(&format!("{}\n", self.tally.to_json(wall, self.slots, before)));
             self.shown(outcome)?;
         } else {
             output::report(&summary::text(&self.tally, wall, self.slots, before));
         }
-        let (done, all) = (self.tally.completed, u64::from(self.tasks.len()));
+        let (done, all) = (self.tally.completed, u64::from(self.plan.tasks.len()));
         // Whoever goes away when everything has ended misses nothing that would be done.
         let is_whole = self.tally.cancelled == 0 && done + self.tally.failed + self.tally.skipped >= all;
         let how = if how == Finish::ReaderGone && is_whole { Finish::Whole } else { how };
@@ -272,12 +267,6 @@ impl<'a> Live<'a> {
         }
         Ok(ExitCode::from(how.status(self.tally.all_well())))
     }
-}
-
-fn with_streams(use_them: impl FnOnce(&mut Streams<'_>) -> io::Result<()>) -> io::Result<()> {
-    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
-    use_them(&mut Streams { out: &mut out, err: &mut err })?;
-    out.flush()
 }
 
 /// What people call a task: its name or its number, and its command.

@@ -6,14 +6,15 @@
 mod house;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use filch_core::wire::talk::Name;
-use filch_node::client::Follow;
 
 use crate::interrupt::Interrupts;
 use crate::job::joblog::JobLog;
 use crate::job::{JobArgs, Plan, Surroundings};
-use crate::live::{Finish, Live, LiveArgs};
+use crate::live::{Finish, Live, LiveArgs, Screen};
 use crate::runtime;
 use crate::settings::ConfigArgs;
 pub(crate) use house::machine;
@@ -71,7 +72,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(log) => log,
         Err(code) => return Ok(code),
     };
-    let machine = machine()?;
+    let (plan, machine) = (Arc::new(plan), machine()?);
     let size = Size::of(args.workers, args.slots, &machine);
     runtime::run(async {
         let house = House::open(config, size, &machine).await?;
@@ -80,8 +81,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs the job to its end, whatever that is.
-async fn play(mut house: House, plan: &Plan, log: Option<JobLog>, args: &Args, size: Size) -> anyhow::Result<ExitCode> {
-    let live = match Live::new(&args.live, &plan.tasks, log, size.all_slots()) {
+async fn play(
+    mut house: House,
+    plan: &Arc<Plan>,
+    log: Option<JobLog>,
+    args: &Args,
+    size: Size,
+) -> anyhow::Result<ExitCode> {
+    let live = match Live::new(&args.live, plan, log, size.all_slots()) {
         Ok(live) => live,
         Err(usage) => {
             house.close().await;
@@ -93,30 +100,33 @@ async fn play(mut house: House, plan: &Plan, log: Option<JobLog>, args: &Args, s
     outcome
 }
 
-async fn follow(house: &mut House, plan: &Plan, mut live: Live<'_>) -> anyhow::Result<ExitCode> {
+/// How long a reader of the output that takes nothing is waited for, once somebody wants an end at once.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+async fn follow(house: &mut House, plan: &Plan, live: Live) -> anyhow::Result<ExitCode> {
     // From here on Ctrl-C is ours.
     let mut interrupts = Interrupts::new()?;
     let (submitted, mut said) = house.client.submit_and_follow(plan.submit()).await?;
-    let whole = Name { job: submitted.job, ..Name::default() };
-    let (mut presses, mut finish) = (0, Finish::Whole);
+    let mut screen = Screen::begin(live)?;
+    let (mut presses, mut finish, mut deserted) = (0, Finish::Whole, false);
     loop {
         tokio::select! {
-            next = said.next() => match next {
-                Some(next) => {
-                    if live.said(next?)? {
-                        break;
-                    }
-                    if live.has_lost_its_reader() && finish == Finish::Whole {
-                        finish = Finish::ReaderGone;
-                        house.stop();
-                    }
-                }
+            // What the reader of the output does not take is not taken from the coordinator either.
+            next = said.next(), if !screen.is_full() => match next {
+                Some(next) => if screen.said(next?) { break },
                 None => anyhow::bail!("the coordinator said no more before the job was over"),
             },
+            changed = screen.changed() => {
+                changed?;
+                if screen.has_lost_its_reader() && finish == Finish::Whole {
+                    finish = Finish::ReaderGone;
+                    house.stop();
+                }
+            }
             () = interrupts.next() => {
                 (presses, finish) = (presses + 1, Finish::Interrupted);
                 if presses == 1 {
-                    live.say("stopping: what runs may finish; Ctrl-C again kills it");
+                    screen.say("stopping: what runs may finish; Ctrl-C again kills it");
                     house.drain();
                 } else {
                     house.stop();
@@ -125,31 +135,30 @@ async fn follow(house: &mut House, plan: &Plan, mut live: Live<'_>) -> anyhow::R
             left = house.left(), if !house.is_empty() => {
                 left?;
                 if house.is_empty() {
-                    return the_rest(house, whole, said, live, finish).await;
+                    // What has not begun is withdrawn; then the job is over.
+                    deserted = finish == Finish::Whole;
+                    house.client.cancel(Name { job: submitted.job, ..Name::default() }).await?;
                 }
+            }
+            () = tokio::time::sleep(PATIENCE), if presses > 1 && house.is_empty() && screen.is_full() => {
+                return Ok(given_up(&screen));
             }
         }
     }
-    Ok(live.finish(finish)?)
-}
-
-/// All workers have left: what has not begun is withdrawn.
-async fn the_rest(
-    house: &House,
-    job: Name,
-    mut said: Follow,
-    mut live: Live<'_>,
-    finish: Finish,
-) -> anyhow::Result<ExitCode> {
-    house.client.cancel(job).await?;
-    while let Some(next) = said.next().await {
-        if live.said(next?)? {
-            break;
-        }
-    }
-    let status = live.finish(finish)?;
-    if finish == Finish::Whole {
+    let status = tokio::select! {
+        status = screen.finish(finish) => Some(status?),
+        // Nothing runs any more: whoever wants an end now does not want to wait for the reader.
+        () = interrupts.next() => None,
+        () = tokio::time::sleep(PATIENCE), if presses > 1 => None,
+    };
+    if deserted {
         anyhow::bail!("all workers have left before the job was over");
     }
-    Ok(status)
+    Ok(status.unwrap_or_else(|| given_up(&screen)))
+}
+
+/// Nobody takes the output, and somebody wants an end.
+fn given_up(screen: &Screen) -> ExitCode {
+    screen.say("nobody reads the output; what is left of it is not shown");
+    ExitCode::from(Finish::Interrupted.status(false))
 }
