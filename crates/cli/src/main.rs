@@ -6,6 +6,7 @@ mod cluster;
 mod completions;
 mod config_command;
 mod demo;
+mod help;
 mod interrupt;
 mod job;
 mod live;
@@ -18,7 +19,7 @@ mod sim_command;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
 
 /// Large tables in large pages: with very many workers and tasks, finding where a page of memory is costs as much as
@@ -52,8 +53,14 @@ enum Command {
     Man(man::Args),
 }
 
+/// The arguments; where they are wrong, or help is asked for, this says so and exits.
+fn arguments() -> Cli {
+    let matches = help::literal(Cli::command()).get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut Cli::command()).exit())
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match arguments().command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => cluster::serve::run(&args),
         Command::Worker(args) => cluster::worker_command::run(&args),

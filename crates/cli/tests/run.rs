@@ -197,6 +197,18 @@ fn every_command_has_help_with_examples_and_a_manual_page() {
     for page in ["filch.1", "filch-run.1", "filch-job-list.1"] {
         assert!(place.path().join(page).exists(), "{page}");
     }
+    // Placeholders stand there as they are written, and no more backslashes than are meant.
+    let examples =
+        [("run", "convert {n}.png {n}.jpg && rm {n}.png"), ("submit", "./shard {n}"), ("spawn", "./shard {n}")];
+    for (command, example) in examples {
+        let page = std::fs::read_to_string(place.path().join(format!("filch-{command}.1"))).expect("a page");
+        let page = page.replace("\\-", "-");
+        for text in [out(&run(&[command, "--help"])), page] {
+            assert!(text.contains(example) && text.contains("{n} for its"), "{command}: {text}");
+            assert!(!text.contains("\\\""), "{command}: {text}");
+        }
+    }
+    assert!(out(&run(&["run", "-h"])).contains("convert {n}.png"));
 }
 
 fn interrupt(child: &Child) {

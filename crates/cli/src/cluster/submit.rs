@@ -54,7 +54,7 @@ pub(crate) struct SpawnArgs {
     job: JobArgs,
     #[command(flatten)]
     reach: Reach,
-    /// Print {\"job\": N} instead of the number.
+    /// Print an object with `job` and `tasks` instead of the number of the job.
     #[arg(long)]
     json: bool,
 }
