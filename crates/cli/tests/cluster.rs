@@ -94,6 +94,25 @@ fn tasks_ask_for_tasks_and_drained_workers_leave() {
 }
 
 #[test]
+fn a_worker_and_a_coordinator_whose_terminal_is_closed_leave_in_order() {
+    let mut cluster = Cluster::start(&["--plain"]);
+    let alpha = cluster.worker("alpha", &["--slots", "1"]);
+    let script = "touch begun; while ! test -e go; do sleep 0.05; done";
+    let job = cluster.told(&["submit", "--", "sh", "-c", script]);
+    wait_for("it runs", || cluster.place.path().join("begun").exists());
+    common::signal(alpha, "HUP");
+    wait_for("it drains", || cluster.json(&["worker", "show", "alpha", "--json"])["state"] == "draining");
+    std::fs::write(cluster.place.path().join("go"), "").expect("written");
+    let alpha = cluster.take(alpha);
+    assert_eq!(ends(alpha), Some(0));
+    assert_eq!(cluster.run(&["job", "wait", job.trim()]).status.code(), Some(0));
+    let coordinator = cluster.coordinator;
+    common::signal(coordinator, "HUP");
+    let coordinator = cluster.take(coordinator);
+    assert_eq!(ends(coordinator), Some(0));
+}
+
+#[test]
 fn what_cannot_be_done_is_said_with_the_next_step() {
     let cluster = Cluster::start(&[]);
     let cases: [(&[&str], i32, &str); 8] = [

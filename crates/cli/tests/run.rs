@@ -212,8 +212,7 @@ fn every_command_has_help_with_examples_and_a_manual_page() {
 }
 
 fn interrupt(child: &Child) {
-    let sent = Command::new("kill").arg("-INT").arg(child.id().to_string()).status().expect("kill runs");
-    assert!(sent.success());
+    common::signal(child.id(), "INT");
 }
 
 /// Interrupts it and waits until it says that it has heard; what it says from there on.
@@ -324,4 +323,36 @@ fn interrupts_are_heard_while_nobody_reads_the_output() {
         wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
         drop(unread);
     }
+}
+
+#[test]
+fn a_closed_terminal_ends_the_job_its_processes_and_its_store() {
+    let place = tempfile::tempdir().expect("a directory");
+    let script = "trap '' TERM HUP; sleep 600 & echo $! > child-{n}.pid; echo $$ > {n}.pid; wait; sleep 600";
+    let mut command = filch(&["run", "--slots", "2", "--array", "1-9", "--shell", "--", script]);
+    let stores = place.path().join("stores");
+    std::fs::create_dir(&stores).expect("made");
+    let child = command.current_dir(place.path()).env("TMPDIR", &stores).spawn().expect("the binary runs");
+    wait_for("two tasks run", || begun(place.path(), 4));
+    assert_eq!(std::fs::read_dir(&stores).expect("a directory").count(), 1);
+    common::signal(child.id(), "HUP");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(129), "{}", err(&output));
+    wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+    assert_eq!(std::fs::read_dir(&stores).expect("a directory").count(), 0);
+}
+
+#[test]
+fn what_was_told_to_live_on_without_its_terminal_does() {
+    let place = tempfile::tempdir().expect("a directory");
+    let script = "echo $$ > {n}.pid; while ! test -e go; do sleep 0.05; done; echo ended";
+    let words = ["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_filch"), "run", "--shell", "--", script];
+    let mut command = Command::new("sh");
+    command.args(words).current_dir(place.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the binary runs");
+    wait_for("it runs", || begun(place.path(), 1));
+    common::signal(child.id(), "HUP");
+    std::fs::write(place.path().join("go"), "").expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((out(&output).as_str(), output.status.code()), ("ended\n", Some(0)), "{}", err(&output));
 }

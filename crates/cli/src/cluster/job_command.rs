@@ -155,7 +155,7 @@ async fn wait(client: &Client, jobs: &[u64], as_json: bool) -> anyhow::Result<Ex
                     Some(next) => if let Said::JobDone(_) = next? { break },
                     None => anyhow::bail!("the coordinator said no more before job {job} was over"),
                 },
-                () = interrupts.next() => return Ok(ExitCode::from(130)),
+                wish = interrupts.next() => return Ok(ExitCode::from(wish.status())),
             }
         }
     }

@@ -114,7 +114,7 @@ async fn serve(args: &Args, config: Config) -> anyhow::Result<ExitCode> {
     output::print(&text)?;
     // It ends by itself only if the store fails; whoever asks then hears it from `ended`.
     tokio::select! {
-        () = interrupts.next() => {}
+        _ = interrupts.next() => {}
         () = failed(&coordinator) => {}
     }
     coordinator.stop().await?;

@@ -145,15 +145,15 @@ async fn follow(job: u64, mut said: Follow, mut screen: Screen) -> anyhow::Resul
                     finish = Finish::ReaderGone;
                 }
             }
-            () = interrupts.next() => {
+            wish = interrupts.next() => {
                 screen.say(&goes_on(job));
-                return Ok(ExitCode::from(130));
+                return Ok(ExitCode::from(wish.status()));
             }
         }
     }
     tokio::select! {
         status = screen.finish(finish) => Ok(status?),
-        () = interrupts.next() => Ok(ExitCode::from(130)),
+        wish = interrupts.next() => Ok(ExitCode::from(wish.status())),
     }
 }
 

@@ -20,8 +20,8 @@ use crate::{output, runtime};
 /// Run a worker of a cluster, or list, show and drain workers.
 ///
 /// Without a subcommand it connects to the coordinator of the access file, runs what it is handed, and steals from its peers
-/// when it has nothing to do. It comes back after every break. Ctrl-C lets what runs finish and gives back the rest; a
-/// second one kills it.
+/// when it has nothing to do. It comes back after every break. Ctrl-C, or the end of its terminal, lets what runs finish and
+/// gives back the rest; a second one kills it. Started with `nohup` it lives on.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -166,7 +166,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
                     Some(ended) => ended??,
                     None => return Ok(if presses > 1 { ExitCode::from(130) } else { ExitCode::SUCCESS }),
                 },
-                () = interrupts.next() => {
+                _ = interrupts.next() => {
                     presses += 1;
                     let end = if presses == 1 { WorkerHandle::drain } else { WorkerHandle::stop };
                     handles.iter().for_each(end);

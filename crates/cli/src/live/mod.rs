@@ -23,6 +23,7 @@ pub(crate) use sink::{Sink, Streams};
 pub(crate) use summary::duration;
 use tally::Tally;
 
+use crate::interrupt::Wish;
 use crate::job::joblog::{Done, JobLog, Line};
 use crate::job::{Plan, Tasks, Usage};
 use crate::output;
@@ -141,23 +142,36 @@ pub(crate) struct Live {
     reader_gone: bool,
 }
 
-/// How a job ended, as far as it was followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a job ended, as far as it was followed; what counts more comes later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finish {
     /// All of its tasks ended.
     Whole,
-    /// Somebody at the keyboard stopped it.
-    Interrupted,
     /// It was stopped, or left alone, because nobody reads its output any more.
     ReaderGone,
+    /// Somebody at the keyboard stopped it.
+    Interrupted,
+    /// Its terminal was closed.
+    HungUp,
+}
+
+impl From<Wish> for Finish {
+    fn from(wish: Wish) -> Finish {
+        match wish {
+            Wish::End => Finish::Interrupted,
+            Wish::HangUp => Finish::HungUp,
+        }
+    }
 }
 
 impl Finish {
-    /// As a shell tells that a signal ended a program: 2 for Ctrl-C, 13 for a pipe without a reader.
+    /// As a shell tells that a signal ended a program: 1 for a terminal that is closed, 2 for Ctrl-C, 13 for a pipe without a
+    /// reader.
     pub(crate) fn status(self, all_well: bool) -> u8 {
         match self {
             Finish::Whole => u8::from(!all_well),
-            Finish::Interrupted => 130,
+            Finish::Interrupted => Wish::End.status(),
+            Finish::HungUp => Wish::HangUp.status(),
             Finish::ReaderGone => 141,
         }
     }

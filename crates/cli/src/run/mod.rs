@@ -1,7 +1,7 @@
 //! `filch run`: a job on this machine, with a coordinator and workers of its own.
 //!
-//! Ctrl-C stops starting: workers finish what they run, and the rest is withdrawn. A second one kills what runs. Either way
-//! nothing that was started here runs on.
+//! Ctrl-C stops starting: workers finish what they run, and the rest is withdrawn. A second one kills what runs, and so does
+//! the end of the terminal. Either way nothing that was started here runs on.
 
 mod house;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use filch_core::wire::talk::Name;
 
-use crate::interrupt::Interrupts;
+use crate::interrupt::{Interrupts, Wish};
 use crate::job::joblog::JobLog;
 use crate::job::{JobArgs, Plan, Surroundings};
 use crate::live::{Finish, Live, LiveArgs, Screen};
@@ -24,7 +24,8 @@ use house::{House, Size};
 ///
 /// Starts a coordinator and workers, runs one task or very many, shows how it goes and ends when all of them ended. Exits
 /// with 0 if all ended well, 1 if some did not, 2 if it was called wrongly, 130 after Ctrl-C, which lets what runs finish
-/// (a second one kills it), and 141 if whoever reads its output goes away before the job is over, which kills what runs.
+/// (a second one kills it), 129 if its terminal is closed, and 141 if whoever reads its output goes away before the job is
+/// over; both kill what runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -117,14 +118,22 @@ async fn follow(house: &mut House, plan: &Plan, live: Live) -> anyhow::Result<Ex
                 None => anyhow::bail!("the coordinator said no more before the job was over"),
             },
             changed = screen.changed() => {
+                // A terminal that is closed takes nothing any more.
+                if finish == Finish::HungUp && changed.is_err() {
+                    return Ok(ExitCode::from(Wish::HangUp.status()));
+                }
                 changed?;
                 if screen.has_lost_its_reader() && finish == Finish::Whole {
                     finish = Finish::ReaderGone;
                     house.stop();
                 }
             }
-            () = interrupts.next() => {
-                (presses, finish) = (presses + 1, Finish::Interrupted);
+            wish = interrupts.next() => {
+                (presses, finish) = match wish {
+                    Wish::End => (presses + 1, finish.max(Finish::Interrupted)),
+                    // Nobody is there to press twice.
+                    Wish::HangUp => (presses + 2, Finish::HungUp),
+                };
                 if presses == 1 {
                     screen.say("stopping: what runs may finish; Ctrl-C again kills it");
                     house.drain();
@@ -141,24 +150,30 @@ async fn follow(house: &mut House, plan: &Plan, live: Live) -> anyhow::Result<Ex
                 }
             }
             () = tokio::time::sleep(PATIENCE), if presses > 1 && house.is_empty() && screen.is_full() => {
-                return Ok(given_up(&screen));
+                return Ok(given_up(&screen, finish));
             }
         }
     }
     let status = tokio::select! {
-        status = screen.finish(finish) => Some(status?),
+        status = screen.finish(finish) => match status {
+            Err(_) if finish == Finish::HungUp => None,
+            status => Some(status?),
+        },
         // Nothing runs any more: whoever wants an end now does not want to wait for the reader.
-        () = interrupts.next() => None,
+        wish = interrupts.next() => {
+            finish = wish.into();
+            None
+        }
         () = tokio::time::sleep(PATIENCE), if presses > 1 => None,
     };
     if deserted {
         anyhow::bail!("all workers have left before the job was over");
     }
-    Ok(status.unwrap_or_else(|| given_up(&screen)))
+    Ok(status.unwrap_or_else(|| given_up(&screen, finish)))
 }
 
 /// Nobody takes the output, and somebody wants an end.
-fn given_up(screen: &Screen) -> ExitCode {
+fn given_up(screen: &Screen, finish: Finish) -> ExitCode {
     screen.say("nobody reads the output; what is left of it is not shown");
-    ExitCode::from(Finish::Interrupted.status(false))
+    ExitCode::from(finish.status(false))
 }

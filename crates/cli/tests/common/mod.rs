@@ -151,3 +151,9 @@ pub(crate) fn ends(mut child: Child) -> Option<i32> {
     });
     status.and_then(|status| status.code())
 }
+
+/// Sends a signal, such as `INT`, to a process.
+pub(crate) fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill").args([format!("-{name}"), process.to_string()]).status().expect("kill runs");
+    assert!(sent.success());
+}
