@@ -94,6 +94,26 @@ fn tasks_ask_for_tasks_and_drained_workers_leave() {
 }
 
 #[test]
+fn tasks_of_a_run_reach_no_cluster_that_does_not_know_them() {
+    let cluster = Cluster::start(&["--plain"]);
+    let binary = env!("CARGO_BIN_EXE_filch");
+    let access = cluster.place.path().join("access.json");
+    for (words, status) in [(&["spawn", "--", "true"][..], 2), (&["submit", "--", "true"], 1), (&["job", "list"], 1)] {
+        let words = [&["run", "--json", "--", binary], words].concat();
+        let output = cluster.command(&words).env("FILCH_ACCESS", &access).output().expect("the binary runs");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told: Value = serde_json::from_str(told.lines().next().expect("a task")).expect("JSON");
+        assert_eq!(told["exit_code"].as_i64(), Some(status), "{told}");
+        let said = told["stderr"].as_str().expect("text");
+        assert!(said.contains("this task runs under `filch run`, which has no coordinator"), "{said}");
+    }
+    assert_eq!(cluster.json(&["job", "list", "--json"]).as_array().map(Vec::len), Some(0));
+    // Whoever names a cluster means it.
+    let words = ["run", "--", binary, "submit", "--access", access.to_str().expect("text"), "--", "true"];
+    assert_eq!(cluster.told(&words), "1\n");
+}
+
+#[test]
 fn a_worker_and_a_coordinator_whose_terminal_is_closed_leave_in_order() {
     let mut cluster = Cluster::start(&["--plain"]);
     let alpha = cluster.worker("alpha", &["--slots", "1"]);

@@ -15,6 +15,8 @@ use filch_node::access::Access;
 use filch_node::client::Client;
 use filch_node::dial::Dial;
 
+use crate::job::Usage;
+
 /// How the coordinator is found.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Reach {
@@ -29,8 +31,23 @@ impl Reach {
         self.access.clone().unwrap_or_else(Access::usual_place)
     }
 
+    /// Why there is no cluster to reach from here: a task that was told of no access file must not find that of a cluster which
+    /// does not know it.
+    pub(crate) fn nowhere(&self) -> Option<Usage> {
+        let is_empty = std::env::var_os("FILCH_ACCESS").is_some_and(|path| path.is_empty());
+        (self.access.is_none() && is_empty && std::env::var_os("FILCH_TASK_ID").is_some()).then(|| {
+            Usage::new("this task runs under `filch run`, which has no coordinator that could be reached").help(
+                "start a cluster with `filch serve` and `filch worker`, and submit the job with `filch submit`; or name the \
+                 access file of another cluster with --access",
+            )
+        })
+    }
+
     /// How to connect.
     pub(crate) fn dial(&self) -> anyhow::Result<Dial> {
+        if let Some(usage) = self.nowhere() {
+            anyhow::bail!("{usage}; --access names the access file of a cluster");
+        }
         Ok(Dial::Socket(Access::read(&self.path())?))
     }
 

@@ -92,6 +92,9 @@ pub(crate) fn spawn(args: &SpawnArgs) -> anyhow::Result<ExitCode> {
         output::error("this is no task of a cluster", Some(help));
         return Ok(ExitCode::from(2));
     };
+    if let Some(usage) = args.reach.nowhere() {
+        return Ok(usage.complain());
+    }
     let plan = match args.job.plan(&surroundings()?) {
         Ok(plan) => plan,
         Err(refusal) => return Ok(refusal.complain()),

@@ -89,9 +89,8 @@ fn environment(
     set("FILCH_ATTEMPT", attempt_in_life(order.held.attempt).to_string());
     set("FILCH_TASK_ID", order.held.task.to_bits().to_string());
     set("FILCH_WORKER", around.worker.clone());
-    if let Some(access) = &around.access {
-        env.push(("FILCH_ACCESS".into(), access.into()));
-    }
+    // Set in any case: the one of this process, or the usual place, is that of another cluster.
+    env.push(("FILCH_ACCESS".into(), around.access.clone().unwrap_or_default().into()));
     if let Some(input) = input {
         env.push(("FILCH_INPUT".into(), OsString::from_vec(input.to_vec())));
     }
