@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use common::{Cluster, ends, wait_for};
 
@@ -36,6 +36,12 @@ fn jobs_are_submitted_followed_shown_and_explained() {
 
     let failed = cluster.json(&["task", "list", job, "--status", "failed", "--json"]);
     assert_eq!((failed.as_array().map(Vec::len), failed[0]["number"].as_i64()), (Some(1), Some(2)));
+    let exits = |listed: &Value| -> Vec<Option<i64>> {
+        listed.as_array().expect("a list").iter().map(|task| task["exit_code"].as_i64()).collect()
+    };
+    assert_eq!(exits(&failed), [Some(1)]);
+    assert_eq!(exits(&cluster.json(&["task", "list", job, "--json"])), [Some(0), Some(1), Some(0)]);
+    assert!(cluster.told(&["task", "list", job, "--status", "failed"]).contains(" failed  1 "));
     let task = format!("{job}.2");
     assert_eq!(cluster.json(&["task", "show", &task, "--json"])["exit_code"].as_i64(), Some(1));
     let logs = cluster.run(&["task", "logs", &task]);
@@ -91,6 +97,40 @@ fn tasks_ask_for_tasks_and_drained_workers_leave() {
     let alpha = cluster.take(alpha);
     assert_eq!(ends(alpha), Some(0));
     assert_eq!(cluster.run(&["job", "wait", job]).status.code(), Some(0));
+}
+
+#[test]
+fn an_exported_job_has_what_its_replay_needs() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "2", "--cpus", "4", "--memory", "8G"]);
+    let file = "tasks:\n  - { name: fetch, command: 'true', estimate: 2s, kind: get }\n  - { name: shard, command: 'true', array: 1-2, after: fetch, cpus: 3, memory: 1G }\n  - { name: report, command: 'true', after: [shard] }\n";
+    std::fs::write(cluster.place.path().join("job.yaml"), file).expect("written");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/jobs/pipeline.yaml");
+    cluster.told(&["submit", "--wait", "--file", "job.yaml"]);
+    cluster.told(&["submit", "--wait", "--file", example]);
+    let lines = |job: &str| -> Vec<Value> {
+        let text = cluster.told(&["trace", "export", job]);
+        std::fs::write(cluster.place.path().join("job.jsonl"), &text).expect("written");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let of = |lines: &[Value], id: &str| lines.iter().find(|line| line["id"] == id).expect("the task").clone();
+
+    let exported = lines("1");
+    let (fetch, shard, report) = (of(&exported, "fetch"), of(&exported, "shard[2]"), of(&exported, "report"));
+    assert_eq!(
+        (fetch["estimate"].as_f64(), fetch["kind"].as_str(), fetch["at"].as_f64()),
+        (Some(2.0), Some("get"), Some(0.0))
+    );
+    assert_eq!(shard["deps"], json!(["fetch"]));
+    assert_eq!(shard["needs"], json!({"cpus": 3.0, "memory": 1_073_741_824.0}));
+    assert_eq!(report["deps"], json!(["shard[1]", "shard[2]"]));
+    let played = cluster.json(&["sim", "run", "job.jsonl", "--json"]);
+    assert_eq!(played["tasks"]["completed"].as_u64(), Some(4), "{played}");
+
+    let exported = lines("2");
+    assert_eq!(of(&exported, "cleanup")["deps"].as_array().map(Vec::len), Some(5));
+    let played = cluster.json(&["sim", "run", "job.jsonl", "--json"]);
+    assert_eq!(played["tasks"]["completed"].as_u64(), Some(7), "{played}");
 }
 
 #[test]

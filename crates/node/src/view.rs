@@ -129,6 +129,29 @@ pub struct TaskView {
     pub peak_memory: Option<u64>,
 }
 
+/// A task as whoever plays its job again needs it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TraceView {
+    /// What became of it.
+    #[serde(flatten)]
+    pub task: TaskView,
+    /// When its job was submitted, in seconds since 1970.
+    #[serde(default)]
+    pub submitted_s: f64,
+    /// What its duration is learned by.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Positions of the tasks that had to end well first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<u32>,
+    /// How much it takes of what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<(String, f64)>,
+    /// How long its submitter expected it to take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate_s: Option<f64>,
+}
+
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerView {

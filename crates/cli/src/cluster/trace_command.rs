@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use filch_node::view::{JobView, Query, TaskView, WorkerView};
+use filch_node::view::{JobView, Query, TaskView, TraceView, WorkerView};
 use serde_json::{Value, json};
 
 use super::Reach;
@@ -29,7 +29,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Write a job as `filch trace v1`: when its tasks came, how long they ran, and the workers that are there now.
+    /// Write a job as `filch trace v1`: its tasks, what they waited for and needed, how long they ran, and the workers that are
+    /// there now.
     Export {
         /// The number of the job.
         job: u64,
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     runtime::ask(async {
         let client = args.reach.client().await?;
         let view: JobView = client.query(&Query::Job { job: *job }).await?;
-        let tasks: Vec<Value> = client.query(&Query::Trace { job: *job }).await?;
+        let tasks: Vec<TraceView> = client.query(&Query::Trace { job: *job }).await?;
         let workers: Vec<WorkerView> = client.query(&Query::Workers).await?;
         let left_out = match output {
             Some(path) => {
@@ -69,39 +70,62 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes the lines; how many tasks have no duration and are left out.
-fn write(out: &mut impl Write, job: &JobView, tasks: &[Value], workers: &[WorkerView]) -> anyhow::Result<usize> {
-    writeln!(out, "{}", header(job, workers))?;
-    let mut left_out = 0;
-    for told in tasks {
-        let task: TaskView = serde_json::from_value(told.clone())?;
-        let Some(ran_s) = task.ran_s.filter(|_| task.ended_s.is_some() || task.exit_code.is_some()) else {
-            left_out += 1;
-            continue;
-        };
-        let kind = if job.name.is_empty() { "task" } else { &job.name };
-        let mut line = json!({"id": id(&task), "kind": kind, "at": 0, "run": ran_s});
-        for key in ["deps", "needs", "estimate"] {
-            if let Some(value) = told.get(key).filter(|value| !value.is_null()) {
-                line[key] = value.clone();
-            }
+fn write(out: &mut impl Write, job: &JobView, tasks: &[TraceView], workers: &[WorkerView]) -> anyhow::Result<usize> {
+    writeln!(out, "{}", header(job, tasks, workers))?;
+    let has_ended = |traced: &&TraceView| traced.task.ran_s.is_some() && traced.task.ended_s.is_some();
+    let ended: BTreeMap<u32, &TraceView> = tasks.iter().filter(has_ended).map(|one| (one.task.index, one)).collect();
+    let first = tasks.iter().map(|traced| traced.submitted_s).fold(f64::INFINITY, f64::min);
+    for traced in ended.values() {
+        let kind = [&traced.kind, &job.name].into_iter().find(|kind| !kind.is_empty()).map_or("task", String::as_str);
+        let at = traced.submitted_s - first;
+        let mut line = json!({"id": id(&traced.task), "kind": kind, "at": at, "run": traced.task.ran_s});
+        // Nobody waits for what is not in the file.
+        let parents = traced.after.iter().filter_map(|parent| ended.get(parent));
+        let parents: Vec<String> = parents.map(|parent| id(&parent.task)).collect();
+        if !parents.is_empty() {
+            line["deps"] = json!(parents);
+        }
+        // Of other resources the simulator knows nothing.
+        for (name, amount) in traced.needs.iter().filter(|(name, _)| NEEDS.contains(&name.as_str())) {
+            line["needs"][name] = json!(amount);
+        }
+        if let Some(estimate) = traced.estimate_s {
+            line["estimate"] = json!(estimate);
         }
         writeln!(out, "{line}")?;
     }
-    Ok(left_out)
+    Ok(tasks.len() - ended.len())
 }
+
+/// What a task of a trace may need.
+const NEEDS: [&str; 3] = ["cpus", "memory", "gpus"];
 
 fn id(task: &TaskView) -> String {
     task.name.clone().unwrap_or_else(|| task.number.to_string())
 }
 
-fn header(job: &JobView, workers: &[WorkerView]) -> Value {
-    let mut classes: BTreeMap<u32, u64> = BTreeMap::new();
+/// How much is there of a resource, or needed of it.
+fn amount(of: &[(String, f64)], name: &str) -> f64 {
+    of.iter().find(|one| one.0 == name).map_or(0.0, |one| one.1)
+}
+
+fn header(job: &JobView, tasks: &[TraceView], workers: &[WorkerView]) -> Value {
+    // A worker of a trace runs as many tasks at once as it has cores, so these are its slots; but what ran must fit.
+    let widest = tasks.iter().map(|traced| amount(&traced.needs, "cpus")).fold(0.0, f64::max).ceil();
+    let mut classes: BTreeMap<(u64, u64, u64), u64> = BTreeMap::new();
     for worker in workers.iter().filter(|worker| worker.connected) {
-        *classes.entry(worker.slots).or_default() += 1;
+        let cores = f64::from(worker.slots).max(widest.min(amount(&worker.resources, "cpus"))) as u64;
+        let [memory, gpus] = ["memory", "gpus"].map(|name| amount(&worker.resources, name) as u64);
+        *classes.entry((cores, memory, gpus)).or_default() += 1;
     }
-    let class =
-        |(slots, count): (&u32, &u64)| json!({"class": format!("slots-{slots}"), "count": count, "cores": slots});
-    let cluster: Vec<Value> = classes.iter().map(class).collect();
+    let cluster = classes.iter().enumerate().map(|(at, ((cores, memory, gpus), count))| {
+        let mut class = json!({"class": format!("class-{}", at + 1), "count": count, "cores": cores, "memory": memory});
+        if *gpus > 0 {
+            class["gpus"] = json!(gpus);
+        }
+        class
+    });
+    let cluster: Vec<Value> = cluster.collect();
     let mut header = json!({"filch_trace": 1, "name": job.name, "source": format!("filch trace export {}", job.job)});
     if !cluster.is_empty() {
         header["cluster"] = json!(cluster);

@@ -1,11 +1,13 @@
 //! Answers to questions about the state: from memory where it is there, from history where it is not. Changes nothing.
 
+mod listing;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::told::{Explanation, Labels, RestExplanation};
 use filch_core::wire::talk::{Chunk, Ending, JobCard, Progress, Reply, Said, number_of};
-use filch_core::{JobId, KeyId, Lack, ResourceId, TaskId, Time, WorkerId};
+use filch_core::{JobId, KeyId, Lack, ResourceId, Status, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -47,7 +49,7 @@ impl Desk {
             }
             Query::Stats => json(&self.stats()),
             Query::Why { job, index } => json(&self.why(job, index)?),
-            Query::Trace { job } => return self.tasks_query(connection, id, job, None, usize::MAX),
+            Query::Trace { job } => return self.trace_query(connection, id, job),
         };
         self.reply(connection, id, Said::Json(json));
         Ok(())
@@ -166,46 +168,6 @@ impl Desk {
             }
         }
         view
-    }
-
-    fn tasks_query(
-        &mut self,
-        connection: u64,
-        id: u64,
-        number: u64,
-        status: Option<String>,
-        limit: usize,
-    ) -> Result<(), No> {
-        let mut current = self.current_tasks(number);
-        let card = self.jobs.get(number).map(|job| (job.card.clone(), job.done_at.is_some()));
-        self.ask_history(connection, id, move |history| {
-            let (card, done) = match card {
-                Some(known) => known,
-                None => match history.job(number)? {
-                    Some((card, ..)) => (card, true),
-                    None => return Ok(Later::Refused(unknown_job(number))),
-                },
-            };
-            let workers = history.workers()?;
-            history.tasks(number, 0..=u64::from(u32::MAX), |outcome| {
-                current.insert(outcome.index as u32, past_view(&card, &outcome, &workers, None));
-                true
-            })?;
-            let wanted = |view: &TaskView| status.as_deref().is_none_or(|status| view.status == status);
-            let mut views: Vec<TaskView> = Vec::new();
-            let total = card.total.min(u64::from(u32::MAX)) as u32;
-            for index in 0..total {
-                if views.len() >= limit {
-                    break;
-                }
-                // What is neither here nor there waits, as elements of an array do.
-                let view = current.remove(&index);
-                let view = if done { view } else { Some(view.unwrap_or_else(|| blank_view(&card, index))) };
-                views.extend(view.filter(wanted));
-            }
-            Ok(Later::Json(json(&views)))
-        });
-        Ok(())
     }
 
     fn task_query(&mut self, connection: u64, id: u64, number: u64, index: u32) -> Result<(), No> {
@@ -459,17 +421,23 @@ fn past_view(card: &JobCard, outcome: &Outcome, workers: &FxHashMap<u64, String>
         view.ran_s = Some(seconds(outcome.ran));
     }
     view.ended_s = Some(seconds(outcome.ended));
+    // Of whoever ended well and had nothing to say nothing is kept.
+    view.exit_code = (outcome.status == Status::Completed).then_some(0);
     if let Some(ending) = ending {
-        view.exit_code = ending.exit_code;
-        view.signal = ending.signal;
-        view.error = Some(ending.error.clone()).filter(|error| !error.is_empty());
-        view.cpu_s = Some(seconds(ending.cpu_user_nanos + ending.cpu_system_nanos));
-        view.peak_memory = Some(ending.peak_memory).filter(|peak| *peak > 0);
+        ended_with(&mut view, ending);
     }
     view
 }
 
-/// What an attempt left, if that is still kept.
+/// Adds what an attempt left.
+fn ended_with(view: &mut TaskView, ending: &Ending) {
+    view.exit_code = ending.exit_code;
+    view.signal = ending.signal;
+    view.error = Some(ending.error.clone()).filter(|error| !error.is_empty());
+    view.cpu_s = Some(seconds(ending.cpu_user_nanos + ending.cpu_system_nanos));
+    view.peak_memory = Some(ending.peak_memory).filter(|peak| *peak > 0);
+}
+
 /// Somebody is to hear an answer: if whoever has promised it is gone, that there is none.
 pub(super) struct Promise {
     inbox: Inbox,
@@ -499,6 +467,7 @@ impl Drop for Promise {
     }
 }
 
+/// What an attempt left, if that is still kept.
 pub(super) fn ending(store: &dyn Store, shard: Shard, blob: u64) -> Result<Option<Ending>, crate::store::Error> {
     if blob == 0 {
         return Ok(None);
