@@ -43,6 +43,9 @@ fn jobs_are_submitted_followed_shown_and_explained() {
     assert_eq!(exits(&cluster.json(&["task", "list", job, "--json"])), [Some(0), Some(1), Some(0)]);
     assert!(cluster.told(&["task", "list", job, "--status", "failed"]).contains(" failed  1 "));
     let task = format!("{job}.2");
+    let shown = cluster.json(&["task", "show", &task, "--json"]);
+    assert_eq!((shown["peak_memory"].is_u64(), shown["peak_memory_is_bound"].as_bool()), (true, Some(true)), "{shown}");
+    assert!(cluster.told(&["task", "show", &task]).contains("at most "), "{shown}");
     assert_eq!(cluster.json(&["task", "show", &task, "--json"])["exit_code"].as_i64(), Some(1));
     let logs = cluster.run(&["task", "logs", &task]);
     assert_eq!((logs.stdout.as_slice(), logs.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));

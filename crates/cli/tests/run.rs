@@ -90,6 +90,8 @@ fn programs_get_json() {
     let of = |number: i64| lines.iter().find(|line| line["number"] == number).expect("the task").clone();
     assert_eq!((of(5)["status"].as_str(), of(5)["stdout"].as_str()), (Some("completed"), Some("out\n")));
     assert_eq!((of(6)["status"].as_str(), of(6)["exit_code"].as_i64()), (Some("failed"), Some(1)));
+    // A shell that only says something is smaller than whoever starts it.
+    assert_eq!((of(5)["peak_memory"].is_u64(), of(5)["peak_memory_is_bound"].as_bool()), (true, Some(true)));
     assert_eq!((lines[2]["summary"]["completed"].as_u64(), lines[2]["summary"]["failed"].as_u64()), (Some(1), Some(1)));
 }
 

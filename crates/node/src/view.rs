@@ -127,6 +127,9 @@ pub struct TaskView {
     pub cpu_s: Option<f64>,
     /// The most memory it had.
     pub peak_memory: Option<u64>,
+    /// Whether it may have been less: what is measured of a small program includes what its worker had when it started it.
+    #[serde(default)]
+    pub peak_memory_is_bound: bool,
 }
 
 /// A task as whoever plays its job again needs it.

@@ -216,9 +216,13 @@ async fn show(client: &Client, name: &str, as_json: bool) -> anyhow::Result<Exit
         ("began", or_dash(task.began_s.map(ago))),
         ("ran", or_dash(task.ran_s.map(seconds))),
         ("processor time", or_dash(task.cpu_s.map(seconds))),
-        ("peak memory", or_dash(task.peak_memory.map(bytes))),
+        ("peak memory", or_dash(task.peak_memory.map(|peak| peak_memory(peak, task.peak_memory_is_bound)))),
     ]))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn peak_memory(peak: u64, is_bound: bool) -> String {
+    if is_bound { format!("at most {}", bytes(peak)) } else { bytes(peak) }
 }
 
 async fn find(client: &Client, name: &str) -> anyhow::Result<Result<(TaskName, u32), Usage>> {

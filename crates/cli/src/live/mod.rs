@@ -345,6 +345,7 @@ fn task_json(ended: &Ended, position: u32, tasks: &Tasks, in_files: bool) -> ser
         "ran_s": seconds(ended.ran_nanos),
         "cpu_s": ending.map(|ending| seconds(ending.cpu_user_nanos + ending.cpu_system_nanos)),
         "peak_memory": ending.map(|ending| ending.peak_memory).filter(|peak| *peak > 0),
+        "peak_memory_is_bound": ending.is_some_and(|ending| ending.peak_memory_bound && ending.peak_memory > 0),
         "stdout": text(ending.map(|ending| &ending.stdout)),
         "stderr": text(ending.map(|ending| &ending.stderr)),
     })

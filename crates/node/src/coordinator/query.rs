@@ -407,6 +407,7 @@ fn blank_view(card: &JobCard, index: u32) -> TaskView {
         error: None,
         cpu_s: None,
         peak_memory: None,
+        peak_memory_is_bound: false,
     }
 }
 
@@ -436,6 +437,7 @@ fn ended_with(view: &mut TaskView, ending: &Ending) {
     view.error = Some(ending.error.clone()).filter(|error| !error.is_empty());
     view.cpu_s = Some(seconds(ending.cpu_user_nanos + ending.cpu_system_nanos));
     view.peak_memory = Some(ending.peak_memory).filter(|peak| *peak > 0);
+    view.peak_memory_is_bound = ending.peak_memory_bound && ending.peak_memory > 0;
 }
 
 /// Somebody is to hear an answer: if whoever has promised it is gone, that there is none.
