@@ -173,7 +173,12 @@ fn nothing_is_run_in_a_dry_run() {
 
 #[test]
 fn wrong_usage_exits_with_2_and_the_next_step() {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 11] = [
+        (&["run", "--array", "1-3", "--timeout", "0s", "--", "echo"], "longer than 0"),
+        (&["run", "--deadline", "0s", "--", "echo"], "longer than 0"),
+        (&["run", "--to", "nobody", "--", "echo"], "there is no worker `nobody`"),
+        (&["run", "--pin", "w3", "--workers", "2", "--", "echo"], "they are called w1 to w2"),
+        (&["run", "--pin", "w2", "--", "echo"], "the only one is called w1"),
         (&["run"], "put the command after `--`"),
         (&["run", "--array", "9-1", "--", "x"], "write `1-9`"),
         (&["run", "--each-line", "no-such-file", "--", "x"], "cannot read `no-such-file`"),

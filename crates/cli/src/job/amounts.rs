@@ -20,6 +20,12 @@ impl FromStr for Lasting {
     }
 }
 
+/// A duration that is longer than nothing.
+pub(super) fn positive(text: &str) -> Result<Lasting, String> {
+    let lasting: Lasting = text.parse()?;
+    if lasting.0 == Span::ZERO { Err("it must be longer than 0".to_owned()) } else { Ok(lasting) }
+}
+
 impl<'de> Deserialize<'de> for Lasting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lasting, D::Error> {
         span::deserialize(deserializer).map(Lasting)

@@ -184,6 +184,15 @@ impl Plan {
         self.tasks.left = Some((0..self.tasks.all()).filter(|position| !done(*position)).collect());
     }
 
+    /// The workers that its tasks name.
+    pub(crate) fn workers_named(&self) -> impl Iterator<Item = &str> {
+        let terms: Vec<&Terms> = match &self.tasks.shape {
+            Shape::Alike(alike) => vec![&alike.terms],
+            Shape::Graph(nodes) => nodes.iter().map(|node| &node.terms).collect(),
+        };
+        terms.into_iter().flat_map(|terms| terms.pin.iter().chain(&terms.to)).map(String::as_str)
+    }
+
     /// What is submitted.
     pub(crate) fn submit(&self) -> Submit {
         let (parts, summary) = match &self.tasks.shape {

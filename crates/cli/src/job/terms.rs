@@ -38,7 +38,7 @@ pub(crate) struct TermArgs {
     #[schemars(range(min = 1, max = 5))]
     pub(crate) priority: Option<i64>,
     /// A task should have ended after this time, counted from now.
-    #[arg(long, value_name = "DURATION", help_heading = "When it runs")]
+    #[arg(long, value_name = "DURATION", value_parser = amounts::positive, help_heading = "When it runs")]
     pub(crate) deadline: Option<Lasting>,
     /// How long a task is expected to take.
     #[arg(long, value_name = "DURATION", help_heading = "When it runs")]
@@ -50,7 +50,7 @@ pub(crate) struct TermArgs {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "true|false", help_heading = "When it runs")]
     pub(crate) exclusive: Option<bool>,
     /// How long one attempt may run; then it is asked to stop, and killed if it does not.
-    #[arg(long, value_name = "DURATION", help_heading = "When it fails")]
+    #[arg(long, value_name = "DURATION", value_parser = amounts::positive, help_heading = "When it fails")]
     pub(crate) timeout: Option<Lasting>,
     /// How often a task is tried again after a failure.
     #[arg(long, value_name = "N", help_heading = "When it fails")]
@@ -68,7 +68,7 @@ pub(crate) struct TermArgs {
     #[arg(long, value_name = "SIZE", help_heading = "When it fails")]
     pub(crate) memory_limit: Option<Size>,
     /// Processor time that each process of a task may take, enforced by the system.
-    #[arg(long, value_name = "DURATION", help_heading = "When it fails")]
+    #[arg(long, value_name = "DURATION", value_parser = amounts::positive, help_heading = "When it fails")]
     pub(crate) cpu_limit: Option<Lasting>,
     /// Durations are learned per kind; the name of the program if nothing is said.
     #[arg(long, value_name = "NAME", help_heading = "What it is")]

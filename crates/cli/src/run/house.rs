@@ -36,6 +36,11 @@ impl Size {
     }
 }
 
+/// What a worker is called, counted from 1.
+pub(crate) fn name(number: u32) -> String {
+    format!("w{number}")
+}
+
 /// A coordinator and its workers.
 pub(crate) struct House {
     coordinator: Coordinator,
@@ -61,7 +66,7 @@ impl House {
                 slots: size.slots,
                 resources: resources(machine, size, number),
                 neighbours: Some(neighbours.clone()),
-                ..WorkerOptions::new(format!("w{number}"))
+                ..WorkerOptions::new(name(number))
             });
             handles.push(worker.handle());
             workers.spawn(worker.run(dial()));

@@ -13,7 +13,7 @@ use filch_core::wire::talk::Name;
 
 use crate::interrupt::{Interrupts, Wish};
 use crate::job::joblog::JobLog;
-use crate::job::{JobArgs, Plan, Surroundings};
+use crate::job::{JobArgs, Plan, Surroundings, Usage};
 use crate::live::{Finish, Live, LiveArgs, Screen};
 use crate::runtime;
 use crate::settings::ConfigArgs;
@@ -69,16 +69,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(status) => return Ok(status),
     };
+    let machine = machine()?;
+    let size = Size::of(args.workers, args.slots, &machine);
+    if let Some(usage) = unknown_worker(&plan, size) {
+        return Ok(usage.complain());
+    }
     let log = match args.live.begin(&mut plan, args.dry_run)? {
         Ok(log) => log,
         Err(code) => return Ok(code),
     };
-    let (plan, machine) = (Arc::new(plan), machine()?);
-    let size = Size::of(args.workers, args.slots, &machine);
+    let plan = Arc::new(plan);
     runtime::run(async {
         let house = House::open(config, size, &machine).await?;
         play(house, &plan, log, args, size).await
     })
+}
+
+/// What is wrong if a task names a worker that there will not be.
+fn unknown_worker(plan: &Plan, size: Size) -> Option<Usage> {
+    let is_known = |name: &str| (1..=size.workers).any(|number| house::name(number) == name);
+    let unknown = plan.workers_named().find(|name| !is_known(name))?;
+    let help = match size.workers {
+        1 => format!("the only one is called {}; --workers starts more", house::name(1)),
+        count => format!("they are called {} to {}", house::name(1), house::name(count)),
+    };
+    Some(Usage::new(format!("there is no worker `{unknown}`")).help(help))
 }
 
 /// Runs the job to its end, whatever that is.
