@@ -151,11 +151,17 @@ fn the_example_of_a_job_file_runs_and_mistakes_are_told_with_their_place() {
         listed.contains("report (after shard[1], shard[2], shard[3], shard[4]): echo 'all shards are done'"),
         "{listed}"
     );
+    let shown = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/jobs.md")).expect("docs");
+    let text = std::fs::read_to_string(example).expect("an example");
+    let begins = text.find("name: ").expect("a name");
+    assert!(shown.contains(&text[begins..]), "docs/jobs.md shows {example} as it is");
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("bad.yaml");
-    std::fs::write(&path, "tasks:\n  - name: a\n    comand: x\n").expect("written");
+    let others = "  - { name: b, command: x }\n  - { name: c, command: x }\n";
+    std::fs::write(&path, format!("tasks:\n  - name: a\n    comand: x\n{others}")).expect("written");
     let output = run(&["run", "--file", path.to_str().expect("text")]);
     assert_eq!(output.status.code(), Some(2));
+    assert!(!err(&output).contains("at least one task"), "{}", err(&output));
     assert!(
         err(&output).contains("bad.yaml:3:5: error: unknown key `comand`")
             && err(&output).contains("did you mean `command`?"),

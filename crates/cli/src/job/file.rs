@@ -131,15 +131,27 @@ type Read = (JobFile, Vec<Entry>);
 
 fn read(text: &str, label: &str, given: &TermArgs, shared: &Shared) -> Result<Read, config::ConfigErrors> {
     let mut document = Document::parse(text, label)?;
-    let file: Option<JobFile> = document.read(&SCHEMA);
-    let read = file.map(|file| {
-        for (option, why) in file.defaults.terms.wrong() {
-            document.refuse(&format!("defaults.{option}"), &why, None);
-        }
-        let entries = graph::entries(&file, &mut document, given, shared);
-        (file, entries)
-    });
-    document.finish(read)
+    let Some(file) = document.read::<JobFile>(&SCHEMA) else { return document.finish(None) };
+    for (option, why) in file.defaults.terms.wrong() {
+        document.refuse(&format!("defaults.{option}"), &why, None);
+    }
+    if file.tasks.is_empty() {
+        return without_tasks(document, text, label);
+    }
+    let entries = graph::entries(&file, &mut document, given, shared);
+    document.finish(Some((file, entries)))
+}
+
+/// What is wrong with a file of which no task was read: that there is none, or else what kept them from being read, and that
+/// alone.
+fn without_tasks(read: Document, text: &str, label: &str) -> Result<Read, config::ConfigErrors> {
+    read.finish(Some(()))?;
+    let mut document = Document::parse(text, label)?;
+    // Again for the places of its keys.
+    let _ = document.read::<JobFile>(&SCHEMA);
+    let help = "such as `tasks: [{ name: hello, command: echo hello }]`";
+    document.refuse("tasks", "a job needs at least one task", Some(help));
+    document.finish(None)
 }
 
 #[cfg(test)]
@@ -171,6 +183,9 @@ mod tests {
             "{}",
             wrong("tasks: []\n")
         );
+        let said =
+            wrong("tasks:\n  - { name: a, command: x }\n  - { name: b, comand: x }\n  - { name: c, command: x }\n");
+        assert!(said.contains("unknown key `comand`") && !said.contains("a job needs at least one task"), "{said}");
         assert!(wrong("name: x\n").contains("a job needs at least one task"), "{}", wrong("name: x\n"));
         let said = wrong("defaults: { memory: lots }\ntasks:\n  - { name: a, command: x, key: db=0, array: 3-1 }\n");
         for part in

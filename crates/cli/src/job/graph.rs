@@ -36,10 +36,6 @@ pub(super) struct Entry {
 
 /// The tasks of a file; what is wrong with them goes to the document.
 pub(super) fn entries(file: &JobFile, document: &mut Document, given: &TermArgs, shared: &Shared) -> Vec<Entry> {
-    if file.tasks.is_empty() {
-        let help = "such as `tasks: [{ name: hello, command: echo hello }]`";
-        document.refuse("tasks", "a job needs at least one task", Some(help));
-    }
     let names: Vec<&str> = file.tasks.iter().map(|task| task.name.as_str()).collect();
     let mut entries = Vec::with_capacity(file.tasks.len());
     for (at, task) in file.tasks.iter().enumerate() {
