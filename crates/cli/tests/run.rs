@@ -171,6 +171,21 @@ fn the_example_of_a_job_file_runs_and_mistakes_are_told_with_their_place() {
 }
 
 #[test]
+fn a_job_file_that_is_too_large_is_refused_as_one() {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("large.yaml");
+    std::fs::write(&path, format!("tasks: [{{ name: a, command: 'true' }}]\n#{}\n", "x".repeat(1 << 20)))
+        .expect("written");
+    let output = run(&["run", "--file", path.to_str().expect("text")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        err(&output).contains("a job file has at most 1 MiB") && err(&output).contains("--each-line"),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
 fn nothing_is_run_in_a_dry_run() {
     let output = run(&["run", "--dry-run", "--array", "1-3", "--", "touch", "never-{n}", "a b"]);
     assert_eq!(out(&output), "touch never-1 'a b'\ntouch never-2 'a b'\ntouch never-3 'a b'\n");

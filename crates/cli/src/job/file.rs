@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use filch_core::config::{self, Document};
+use filch_core::config::{self, Document, MAX_BYTES};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -118,6 +118,11 @@ static SCHEMA: LazyLock<Json> = LazyLock::new(config::schema_of::<JobFile>);
 pub(super) fn plan(path: &Path, given: &TermArgs, shared: &Shared, name: Option<&str>) -> Result<Plan, Refusal> {
     let bytes = inputs::read(path, "--file")?;
     let label = if path.as_os_str() == "-" { "<stdin>".to_owned() } else { path.display().to_string() };
+    if bytes.len() > MAX_BYTES {
+        let message = format!("{label} has {} bytes, and a job file has at most {} MiB", bytes.len(), MAX_BYTES >> 20);
+        let help = "an `array` stands for many tasks in one entry; --each-line and --each-json take inputs from files of any size";
+        return Err(Usage::new(message).help(help).into());
+    }
     let text = config::decode(&bytes, &label).map_err(Refusal::File)?;
     let (file, entries) = read(text, &label, given, shared).map_err(Refusal::File)?;
     let stem = path.file_stem().map_or_else(|| "job".into(), |stem| stem.to_string_lossy());
