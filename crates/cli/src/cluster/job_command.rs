@@ -148,6 +148,11 @@ async fn show(client: &Client, number: u64, as_json: bool) -> anyhow::Result<Exi
 async fn wait(client: &Client, jobs: &[u64], as_json: bool) -> anyhow::Result<ExitCode> {
     let mut interrupts = Interrupts::new()?;
     for job in jobs {
+        // A job that was over before the coordinator began anew is known, but nothing of it can be watched any more.
+        let view: JobView = client.query(&Query::Job { job: *job }).await?;
+        if view.ended_s.is_some() {
+            continue;
+        }
         let mut said = client.watch(*job, false).await?;
         loop {
             tokio::select! {
