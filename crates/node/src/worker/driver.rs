@@ -65,6 +65,13 @@ enum Leaving {
     Stopped(Time),
 }
 
+/// What there is to say of an end that is not noted.
+struct Kept {
+    ending: Ending,
+    /// Over which connection it was said, and when.
+    said: Option<(u64, Time)>,
+}
+
 /// What follows a turn.
 enum Next {
     /// Another, after others had theirs.
@@ -106,8 +113,8 @@ pub(super) struct Driver {
     runs: Runs,
     /// Ended where they began; the machine does not know yet.
     at_once: VecDeque<(TaskId, u32, End)>,
-    /// What there is to say of ends that are not noted, over which connection it was said, and when.
-    endings: FxHashMap<(u64, u32), (Ending, Option<(u64, Time)>)>,
+    /// What there is to say of ends that are not noted.
+    endings: FxHashMap<(u64, u32), Kept>,
     post: Post,
     peers: Peers,
     leaving: Leaving,
@@ -282,7 +289,7 @@ impl Driver {
 
     fn keep_ending(&mut self, ending: Option<Ending>) {
         if let Some(ending) = ending {
-            self.endings.insert((ending.task, ending.attempt), (ending, None));
+            self.endings.insert((ending.task, ending.attempt), Kept { ending, said: None });
         }
     }
 
@@ -470,7 +477,7 @@ impl Driver {
             parcel.packet.chunks.push(chunk);
         }
         for message in ended {
-            let ending = self.to_say_of(&message);
+            let ending = self.words_for(&message);
             self.make_room(&mut parcel, &mut bytes, ending.as_ref().map_or(0, weight_of_ending));
             parcel.packet.endings.extend(ending);
             parcel.messages.push(message);
@@ -497,13 +504,13 @@ impl Driver {
 
     /// What there is to say of an end. The machine says every end again until it is noted; what came with it was not lost if the
     /// connection is still the same, and may be much.
-    fn to_say_of(&mut self, message: &Message) -> Option<Ending> {
+    fn words_for(&mut self, message: &Message) -> Option<Ending> {
         let Message::Ended { held, .. } = message else { return None };
-        let (ending, said) = self.endings.get_mut(&(held.task.to_bits(), held.attempt))?;
-        let again = said.is_none_or(|(over, at)| over != self.generation || self.now.since(at) > self.lease);
+        let kept = self.endings.get_mut(&(held.task.to_bits(), held.attempt))?;
+        let again = kept.said.is_none_or(|(over, at)| over != self.generation || self.now.since(at) > self.lease);
         again.then(|| {
-            *said = Some((self.generation, self.now));
-            ending.clone()
+            kept.said = Some((self.generation, self.now));
+            kept.ending.clone()
         })
     }
 }
