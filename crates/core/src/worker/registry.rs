@@ -15,6 +15,8 @@ const MOST: usize = 64;
 struct Known {
     peer: Peer,
     heard: Time,
+    /// When a digest last named it.
+    named: Time,
 }
 
 /// The peers a worker has heard of.
@@ -36,7 +38,7 @@ impl Registry {
     /// News of some peers. Those not heard of for `stale_after` are forgotten, and the oldest if there are too many.
     pub(crate) fn merge(&mut self, digest: &[PeerDigest], own: Option<WorkerId>, now: Time, stale_after: Span) {
         for news in digest.iter().filter(|news| Some(news.worker) != own) {
-            self.set(Peer { worker: news.worker, depth: news.depth, load: news.load }, now);
+            self.set(Peer { worker: news.worker, depth: news.depth, load: news.load }, now, now);
         }
         let mut at = 0;
         while let Some(known) = self.known.get(at) {
@@ -50,15 +52,27 @@ impl Registry {
 
     /// A peer has told how long its queue is.
     pub(crate) fn set_depth(&mut self, worker: WorkerId, depth: u32, now: Time) {
-        let load = self.find(worker).map_or(1.0, |at| self.known[at].peer.load);
-        self.set(Peer { worker, depth, load }, now);
+        let known = self.find(worker).map(|at| self.known[at]);
+        let load = known.map_or(1.0, |known| known.peer.load);
+        self.set(Peer { worker, depth, load }, now, known.map_or(Time::ZERO, |known| known.named));
+    }
+
+    /// A peer refused and has told how long its queue is. If a digest said more less than `on_the_way` ago, what the coordinator
+    /// gave it may not have reached it yet, and it is worth another question.
+    pub(crate) fn refused(&mut self, worker: WorkerId, depth: u32, now: Time, on_the_way: Span) {
+        let more = self.find(worker).map(|at| self.known[at]).is_some_and(|known| {
+            known.peer.depth > depth && known.named > Time::ZERO && now.since(known.named) < on_the_way
+        });
+        if !more {
+            self.set_depth(worker, depth, now);
+        }
     }
 
     fn find(&self, worker: WorkerId) -> Option<usize> {
         self.known.iter().position(|known| known.peer.worker == worker)
     }
 
-    fn set(&mut self, peer: Peer, now: Time) {
+    fn set(&mut self, peer: Peer, now: Time, named: Time) {
         match self.find(peer.worker) {
             Some(at) => self.remove(at),
             None if self.known.len() >= MOST => {
@@ -69,7 +83,7 @@ impl Registry {
             }
             None => {}
         }
-        self.known.push(Known { peer, heard: now });
+        self.known.push(Known { peer, heard: now, named });
         if peer.depth > 0 {
             let last = self.known.len() - 1;
             self.known.swap(self.loaded, last);

@@ -8,7 +8,7 @@ use crate::ids::{KindId, TaskId, WorkerId};
 use crate::resources::Demand;
 use crate::task::Cause;
 use crate::time::{Span, Time};
-use crate::wire::{Ask, Message, Order, PeerDigest};
+use crate::wire::{Ask, Message, Order, PeerDigest, Reason};
 
 const FIRST: WorkerId = WorkerId::from_bits(1);
 
@@ -172,5 +172,35 @@ fn a_thief_learns_from_what_it_gets_how_much_is_left() {
         bench.step(at, Input::Message { from: victim, message: Message::Offer { request, orders, depth } });
         assert_eq!(bench.runs(), 1);
         bench.step(at + Span(5), Input::Ended { task: TaskId::from_bits(task), attempt: 1, end: End::Done });
+    }
+}
+
+#[test]
+fn a_victim_that_has_not_got_its_tasks_yet_is_asked_again() {
+    let mut bench = Bench::new();
+    let victim = WorkerId::from_bits(7);
+    let peer = PeerDigest { worker: victim, depth: 1000, backlog: Span::from_secs(1000), load: 1.0 };
+    bench.told(Time(1), Message::Digest(vec![peer]));
+    bench.told(Time(2), Message::Heard { sent: Time(1), nothing: true });
+    let asked = |bench: &Bench| {
+        bench.out.iter().find_map(|output| match output {
+            Output::Send { message: Message::Ask(ask), .. } => Some(ask.request),
+            _ => None,
+        })
+    };
+    // The digest was faster than what it speaks of.
+    let refuse = |request| Message::Refuse { request, reason: Reason::TooLittle, depth: 0 };
+    let request = asked(&bench).unwrap();
+    bench.step(Time(3), Input::Message { from: victim, message: refuse(request) });
+    let again = bench.machine.next_timer().unwrap();
+    assert!(again < Time(Span::from_millis(100).0), "{again:?}");
+    bench.step(again, Input::Tick);
+    let request = asked(&bench).expect("it is asked again");
+    // What it says a while later counts.
+    let late = Time(Span::from_secs(1).0);
+    bench.step(late, Input::Message { from: victim, message: refuse(request) });
+    while let Some(at) = bench.machine.next_timer().filter(|at| *at < bench.quarters(1)) {
+        bench.step(at, Input::Tick);
+        assert_eq!(asked(&bench), None, "at {at:?}");
     }
 }

@@ -19,7 +19,8 @@ impl WorkerMachine {
                 self.offered_by(peer, request, orders, out);
             }
             Message::Refuse { request, depth, .. } => {
-                self.peers.set_depth(peer, depth, self.now);
+                let on_the_way = self.patience();
+                self.peers.refused(peer, depth, self.now, on_the_way);
                 if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
                     self.tried.push(peer);
                     self.steal_ended(Some(peer), self.asked_since(), StealOutcome::Rejection, out);
