@@ -193,19 +193,26 @@ fn play(args: &RunArgs) -> anyhow::Result<ExitCode> {
 struct Row {
     name: String,
     outcomes: Vec<Outcome>,
+    /// What a scheduler that knows no durations and loses no time needs, by the lower bound; the mean of all seeds.
+    blind_ratio: Option<f64>,
 }
 
 impl Row {
     fn play(name: String, source: &Source, seeds: u64) -> anyhow::Result<Row> {
+        let mut blind_ratios = Vec::new();
         let played = (1..=seeds).map(|seed| {
             let (world, outcome) = play_world(source, seed, false)?;
+            let blind = filch_sim::blind_makespan(world.workload(), &world.setting().cluster);
+            blind_ratios.extend(blind.filter(|_| outcome.lower_bound_s > 0.0).map(|s| s / outcome.lower_bound_s));
             match world.stuck().or_else(|| world.hopeless()) {
                 Some(stuck) => anyhow::bail!("{name}, seed {seed}: {}", stuck.replace('\n', " ")),
                 None => Ok(outcome),
             }
         });
-        let outcomes = played.collect::<anyhow::Result<_>>()?;
-        Ok(Row { name, outcomes })
+        let outcomes = played.collect::<anyhow::Result<Vec<_>>>()?;
+        let known = !outcomes.is_empty() && blind_ratios.len() == outcomes.len();
+        let blind_ratio = known.then(|| blind_ratios.iter().sum::<f64>() / blind_ratios.len() as f64);
+        Ok(Row { name, outcomes, blind_ratio })
     }
 
     fn median(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
@@ -241,6 +248,7 @@ impl Row {
             "makespan_s": self.median(|outcome| outcome.makespan_s),
             "ratio": self.mean(ratio),
             "ratio_uncertainty": self.uncertainty(ratio),
+            "blind_ratio": self.blind_ratio,
             "efficiency": self.mean(|outcome| outcome.efficiency),
             "wait_p95_s": self.median(|outcome| outcome.wait_s.p95),
             "steal_success": self.mean(steal_success),
@@ -283,9 +291,24 @@ fn print_rows(what: &str, rows: &[Row], as_json: bool) -> anyhow::Result<ExitCod
         }
         let seeds = rows.first().map_or(0, |row| row.outcomes.len());
         output::print(&format!("{table}\n\nmedians of {seeds} seeds; ratio and its 95% interval from their mean\n"))?;
+        output::print(&blind_note(rows))?;
     }
     let lost = rows.iter().flat_map(|row| &row.outcomes).any(|outcome| outcome.tasks.lost > 0);
     Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What could have been reached at best without knowing durations, where that can be said. Rows that play the same work
+/// have it in common.
+fn blind_note(rows: &[Row]) -> String {
+    let mut ratios: Vec<f64> = rows.iter().filter_map(|row| row.blind_ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    match ratios.as_slice() {
+        [least, .., most] if most - least > 0.0005 => {
+            format!("with no latency, and no durations known: {least:.3} to {most:.3} × lower bound\n")
+        }
+        [least, ..] => format!("with no latency, and no durations known: {least:.3} × lower bound\n"),
+        [] => String::new(),
+    }
 }
 
 fn compare(args: &CompareArgs) -> anyhow::Result<ExitCode> {

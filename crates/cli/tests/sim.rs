@@ -69,6 +69,13 @@ fn comparing_and_sweeping_show_a_row_each() {
     let rows = json(&args);
     let names: Vec<_> = rows.as_array().expect("an array").iter().map(|row| row["name"].as_str()).collect();
     assert_eq!(names, [Some("random"), Some("most-loaded")]);
+    // Both play the same tasks, and nobody is faster than who loses no time.
+    for row in rows.as_array().expect("an array") {
+        let blind = row["blind_ratio"].as_f64().expect("tasks that come at once and ask for nothing");
+        assert!(blind >= 1.0 && (blind - rows[0]["blind_ratio"].as_f64().unwrap()).abs() < 1e-9, "{rows}");
+    }
+    let text = filch(&["sim", "compare", "hot-spot", "--seeds", "1"]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("with no latency, and no durations known: 1."), "{text:?}");
     let rows =
         json(&["sim", "sweep", "hot-spot", "--vary", "latency=1ms..1s", "--steps", "3", "--seeds", "2", "--json"]);
     let efficiencies: Vec<f64> =

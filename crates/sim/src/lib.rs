@@ -4,6 +4,7 @@
 //! plays a [`Workload`](workload::Workload) on them. The decisions are those of the machines; nothing here takes any.
 #![forbid(unsafe_code)]
 
+mod blind;
 mod bound;
 mod cache;
 pub mod calendar;
@@ -24,6 +25,7 @@ pub mod watch;
 pub mod workload;
 mod world;
 
+pub use blind::blind_makespan;
 pub use bound::lower_bound;
 pub use outcome::Outcome;
 pub use scenario::Scenario;
