@@ -76,16 +76,8 @@ mod tests {
     use filch_core::Time;
 
     use super::*;
+    use crate::bound::tests::workload;
     use crate::{Scenario, lower_bound};
-
-    fn workload(seconds: &[u64]) -> Workload {
-        let mut workload = Workload::new("test");
-        let shape = workload.shape(Shape::default());
-        for &run in seconds {
-            workload.push(Time::ZERO, Span::from_secs(run), shape);
-        }
-        workload
-    }
 
     #[test]
     fn whoever_is_free_takes_the_next() {

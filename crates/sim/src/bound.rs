@@ -118,13 +118,14 @@ impl Workload {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use filch_core::Time;
 
     use super::*;
     use crate::workload::{Parent, Shape, Task};
 
-    fn workload(seconds: &[u64]) -> Workload {
+    /// Tasks that arrive together and take so many seconds.
+    pub(crate) fn workload(seconds: &[u64]) -> Workload {
         let mut workload = Workload::new("test");
         let shape = workload.shape(Shape::default());
         for &run in seconds {
