@@ -18,8 +18,10 @@ use rustc_hash::FxHashMap;
 
 use crate::store::Error;
 
-/// The format that is written.
-const FORMAT: i64 = 1;
+/// The format that is written. In the first one rows did not say when the last of their tasks had ended.
+const FORMAT: i64 = 2;
+/// What stands for a job with tasks that were submitted alone.
+const ALONE: u64 = 0;
 /// Tasks in one row.
 const ROW: usize = 8192;
 /// How long something waits before it is written.
@@ -202,6 +204,29 @@ impl Drop for Keeper {
     }
 }
 
+/// Brings an empty or older history to the format that is written.
+fn migrate(db: &Connection, format: i64) -> rusqlite::Result<()> {
+    if format == 1 {
+        // When they ended is not known without reading them all: they are kept as if it had been now.
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+        db.execute_batch(&format!(
+            "begin;
+             alter table tasks add column ended integer not null default 0;
+             update tasks set ended = {now};
+             drop index if exists tasks_by_job;
+             commit;"
+        ))?;
+    }
+    // The first index answers where a task may be without a look at any row, the second one which rows of tasks submitted
+    // alone are too old: those have no job that could be.
+    db.execute_batch(&format!(
+        "create index if not exists tasks_by_place on tasks (job, last, first);
+         create index if not exists tasks_alone on tasks (ended) where job = {ALONE};
+         pragma user_version = {FORMAT};"
+    ))
+}
+
 /// What there is to know of the past.
 pub(crate) struct History {
     path: PathBuf,
@@ -232,14 +257,15 @@ impl History {
             "create table if not exists jobs (number integer primary key, card blob not null, done_at integer, \
              progress blob);
              create table if not exists tasks (id integer primary key, job integer not null, first integer not null, \
-             last integer not null, outcomes blob not null);
-             create index if not exists tasks_by_job on tasks (job, first);
+             last integer not null, outcomes blob not null, ended integer not null default 0);
              create table if not exists workers (id integer primary key, name text not null);
              create table if not exists place (id integer primary key check (id = 0), place integer not null);
-             insert or ignore into place values (0, 0);
-             pragma user_version = 1;",
+             insert or ignore into place values (0, 0);",
         )
         .map_err(failed)?;
+        if format < FORMAT {
+            migrate(&db, format).map_err(failed)?;
+        }
         let place: i64 = db.query_row("select place from place", [], |row| row.get(0)).map_err(failed)?;
         Ok(History {
             path: path.to_owned(),
@@ -343,23 +369,29 @@ impl History {
             let sql = "insert or replace into workers (id, name) values (?, ?)";
             transaction.prepare_cached(sql)?.execute(params![id.cast_signed(), &*name])?;
         }
+        // Time passes by what ends: of an idle cluster nothing is forgotten.
+        let mut latest = 0;
         for (job, outcomes) in &mut self.buffers {
             for part in outcomes.chunks(ROW) {
                 let first = part.iter().map(|one| one.index).min().unwrap_or(0).cast_signed();
                 let last = part.iter().map(|one| one.index).max().unwrap_or(0).cast_signed();
-                let sql = "insert into tasks (job, first, last, outcomes) values (?, ?, ?, ?)";
+                let ended = part.iter().map(|one| one.ended).max().unwrap_or(0);
+                let sql = "insert into tasks (job, first, last, outcomes, ended) values (?, ?, ?, ?, ?)";
                 let row = Row::of(part).encode_to_vec();
-                transaction.prepare_cached(sql)?.execute(params![job.cast_signed(), first, last, row])?;
+                let values = params![job.cast_signed(), first, last, row, ended.cast_signed()];
+                transaction.prepare_cached(sql)?.execute(values)?;
+                if *job == ALONE {
+                    latest = latest.max(ended);
+                }
             }
         }
         self.buffers.clear();
         self.buffered = 0;
-        let mut latest = 0;
         for (job, at, progress) in self.ends.drain(..) {
             let sql = "update jobs set done_at = ?, progress = ? where number = ?";
             let values = params![at.cast_signed(), progress.encode_to_vec(), job.cast_signed()];
             transaction.prepare_cached(sql)?.execute(values)?;
-            latest = at;
+            latest = latest.max(at);
         }
         transaction.prepare_cached("update place set place = ?")?.execute(params![self.place.cast_signed()])?;
         if latest > 0 {
@@ -367,6 +399,8 @@ impl History {
             let gone = "delete from tasks where job in (select number from jobs where done_at < ?)";
             transaction.prepare_cached(gone)?.execute(params![before.cast_signed()])?;
             transaction.prepare_cached("delete from jobs where done_at < ?")?.execute(params![before.cast_signed()])?;
+            let alone = format!("delete from tasks where job = {ALONE} and ended < ?");
+            transaction.prepare_cached(&alone)?.execute(params![before.cast_signed()])?;
         }
         transaction.commit()
     }
@@ -507,6 +541,71 @@ mod tests {
         let (found, place) = all(dir.path());
         assert_eq!(place, 17);
         assert_eq!(found, (0..20_000).map(outcome).collect::<Vec<_>>());
+    }
+
+    /// Tasks submitted alone that are still known.
+    fn alone(history: &mut History) -> Vec<u64> {
+        let mut found = Vec::new();
+        history
+            .tasks(ALONE, 0..=i64::MAX as u64, |one| {
+                found.push(one.index);
+                true
+            })
+            .unwrap();
+        found
+    }
+
+    fn ended_alone(index: u64, ended: u64) -> Outcome {
+        Outcome { job: ALONE, ended, ..outcome(index) }
+    }
+
+    #[test]
+    fn tasks_submitted_alone_are_forgotten_when_they_are_too_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut history = History::open(&dir.path().join("history.db"), Duration::from_nanos(1000)).unwrap();
+        for (index, ended) in [(1, 5000), (2, 5500), (3, 6400), (4, 6600)] {
+            history.take(Item::Settled(vec![ended_alone(index, ended)])).unwrap();
+            history.write().unwrap();
+        }
+        assert_eq!(alone(&mut history), [3, 4], "what ended more than 1000 before the latest is gone");
+        // Those of a job go with their job, however old they are.
+        history.take(Item::Settled(vec![outcome(9)])).unwrap();
+        history.take(Item::Settled(vec![ended_alone(5, 9_000_000_000)])).unwrap();
+        assert_eq!(alone(&mut history), [5]);
+        assert_eq!(history.task(3, 9).unwrap(), Some(outcome(9)));
+    }
+
+    #[test]
+    fn a_history_of_the_first_format_is_brought_to_this_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history.db");
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(
+            "create table jobs (number integer primary key, card blob not null, done_at integer, progress blob);
+             create table tasks (id integer primary key, job integer not null, first integer not null, \
+             last integer not null, outcomes blob not null);
+             create index tasks_by_job on tasks (job, first);
+             create table workers (id integer primary key, name text not null);
+             create table place (id integer primary key check (id = 0), place integer not null);
+             insert into place values (0, 17);
+             pragma user_version = 1;",
+        )
+        .unwrap();
+        for outcome in [ended_alone(7, 5), outcome(8)] {
+            let values =
+                params![outcome.job.cast_signed(), outcome.index.cast_signed(), Row::of(&[outcome]).encode_to_vec()];
+            old.execute("insert into tasks (job, first, last, outcomes) values (?1, ?2, ?2, ?3)", values).unwrap();
+        }
+        drop(old);
+        for _ in 0..2 {
+            let mut history = History::open(&path, Duration::from_secs(3600)).unwrap();
+            assert_eq!((history.place, alone(&mut history)), (17, vec![7]));
+            assert_eq!(history.task(3, 8).unwrap(), Some(outcome(8)));
+            // Kept for a while from now on, whenever it ended.
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+            history.take(Item::Settled(vec![ended_alone(7, now)])).unwrap();
+            assert_eq!(alone(&mut history), [7]);
+        }
     }
 
     #[test]
