@@ -15,9 +15,14 @@ use filch_node::door::Door;
 use filch_node::secure::{Identity, new_token};
 use filch_node::worker::{Worker, WorkerOptions};
 
-/// As many threads as the commands of the product have on two processors.
+/// As many threads as `filch serve` has on two processors.
 fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
+}
+
+/// As `filch worker` has it.
+fn runtime_of_worker() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
 /// Waits on a thread of its own until standard input ends.
@@ -48,7 +53,7 @@ pub(super) fn coordinator(dir: &Path, tls: bool) -> Result<()> {
 }
 
 pub(super) fn worker(access: &Path, name: &str, count: u32, slots: u32) -> Result<()> {
-    runtime()?.block_on(async {
+    runtime_of_worker()?.block_on(async {
         let access = Access::read(access)?;
         let mut tasks = Vec::new();
         for number in 0..count {
@@ -65,7 +70,7 @@ pub(super) fn worker(access: &Path, name: &str, count: u32, slots: u32) -> Resul
 }
 
 pub(super) fn empty() -> Result<()> {
-    runtime()?.block_on(async {
+    runtime_of_worker()?.block_on(async {
         ready();
         input_ended().await;
         Ok(())

@@ -12,6 +12,7 @@ mod history;
 mod jobs;
 mod keys;
 mod looks;
+mod post;
 mod query;
 mod recover;
 mod requests;
@@ -266,7 +267,8 @@ async fn run(mut desk: Desk, mut from: mpsc::UnboundedReceiver<Item>) -> Result<
     let mut progress_due: Option<tokio::time::Instant> = None;
     desk.end_turn();
     loop {
-        let timer = desk.machine.next_timer().map(|at| tokio::time::Instant::from_std(desk.clock.instant(at)));
+        let timer = [desk.machine.next_timer(), desk.along_due()].into_iter().flatten().min();
+        let timer = timer.map(|at| tokio::time::Instant::from_std(desk.clock.instant(at)));
         let due = match (timer, progress_due) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),

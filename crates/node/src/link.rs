@@ -2,10 +2,16 @@
 //!
 //! Over a socket a parcel is a length and a [`Packet`]; within a process it is handed over as it is. A connection that
 //! sends nonsense, or too much, or whose other side takes nothing, is closed. Never answers anything itself.
+//!
+//! What is small is written by whoever sends it, if the socket takes it at once and nothing waits before it: waking a task
+//! for it would take longer than writing. Everything else is encoded and written by a task of the connection.
 
+use std::future::poll_fn;
 use std::io;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use filch_core::wire::talk::{Ending, LARGEST_PACKET, Packet, Reply, Said};
@@ -22,6 +28,10 @@ const MOST_WAITING: usize = 128 << 20;
 pub(crate) const HEAVY: usize = 8 << 20;
 /// What is written at once, about.
 const WRITE: usize = 128 << 10;
+/// Room for what comes next.
+const ROOM: usize = 1 << 10;
+/// What is written by whoever sends it, at the most.
+const SMALL: usize = 8 << 10;
 
 /// What goes over a connection at once.
 #[derive(Debug, Default)]
@@ -125,11 +135,33 @@ pub struct Outgoing(Way);
 #[derive(Clone)]
 enum Way {
     Socket {
-        queue: mpsc::UnboundedSender<Parcel>,
-        waiting: Arc<AtomicUsize>,
+        pen: Arc<Pen>,
+        queue: mpsc::UnboundedSender<Queued>,
     },
     /// Closes the other side when it goes.
     Near(Arc<Near>),
+}
+
+/// Writes to a socket.
+struct Pen {
+    state: Mutex<PenState>,
+    /// Bytes that wait to be taken by the other side, about.
+    waiting: AtomicUsize,
+}
+
+struct PenState {
+    writer: Box<dyn AsyncWrite + Unpin + Send>,
+    /// What whoever sent it could not write to its end.
+    left: BytesMut,
+    /// How much of what was queued is not written. Until it is, nobody else writes.
+    queued: usize,
+}
+
+/// What the task of a connection is to write.
+enum Queued {
+    Parcel(Parcel),
+    /// The rest of a parcel of this weight.
+    Left(usize),
 }
 
 struct Near(Deliver);
@@ -156,12 +188,22 @@ impl Outgoing {
     pub fn send(&self, parcel: Parcel) -> bool {
         match &self.0 {
             Way::Near(near) => (near.0)(Arrival::Parcel(Box::new(parcel))),
-            Way::Socket { queue, waiting } => {
+            Way::Socket { pen, queue } => {
                 let weight = parcel.weight();
-                if waiting.fetch_add(weight, Ordering::Relaxed) > MOST_WAITING {
+                if pen.waiting.fetch_add(weight, Ordering::Relaxed) > MOST_WAITING || queue.is_closed() {
                     return false;
                 }
-                queue.send(parcel).is_ok()
+                let mut state = pen.lock();
+                let queued = if state.queued > 0 || weight > SMALL {
+                    Queued::Parcel(parcel)
+                } else if state.write_now(parcel) {
+                    pen.waiting.fetch_sub(weight, Ordering::Relaxed);
+                    return true;
+                } else {
+                    Queued::Left(weight)
+                };
+                state.queued += 1;
+                queue.send(queued).is_ok()
             }
         }
     }
@@ -182,11 +224,12 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let (queue, out) = mpsc::unbounded_channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&waiting);
+    let state = PenState { writer: Box::new(writer), left: BytesMut::new(), queued: 0 };
+    let pen = Arc::new(Pen { state: Mutex::new(state), waiting: AtomicUsize::new(0) });
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let writing = Arc::clone(&pen);
     tokio::spawn(async move {
-        write_all(writer, out, &counter).await;
+        write_all(&writing, out).await;
         // Whoever has nothing more to say does not listen either.
         drop(stop);
     });
@@ -197,33 +240,69 @@ where
         };
         deliver(Arrival::Closed(why));
     });
-    Outgoing(Way::Socket { queue, waiting })
+    Outgoing(Way::Socket { pen, queue })
 }
 
-async fn write_all<W: AsyncWrite + Unpin>(
-    mut writer: W,
-    mut out: mpsc::UnboundedReceiver<Parcel>,
-    waiting: &AtomicUsize,
-) {
-    let mut buffer = BytesMut::new();
-    while let Some(parcel) = out.recv().await {
-        let mut weight = parcel.weight();
-        parcel.encode_into(&mut buffer);
-        while buffer.len() < WRITE
-            && let Ok(parcel) = out.try_recv()
-        {
-            weight += parcel.weight();
-            parcel.encode_into(&mut buffer);
+impl Pen {
+    /// Whoever panicked with it has said so.
+    fn lock(&self) -> MutexGuard<'_, PenState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PenState {
+    /// Writes a parcel as far as that is possible at once; whether that is all of it. An error is left to the task of the
+    /// connection, which meets it again.
+    fn write_now(&mut self, parcel: Parcel) -> bool {
+        parcel.encode_into(&mut self.left);
+        // Nobody is to be woken by it: who goes on asks again.
+        let written = self.poll_write(&mut BytesMut::new(), &mut Context::from_waker(Waker::noop()));
+        matches!(written, Poll::Ready(Ok(())))
+    }
+
+    /// Writes what is left, then what is in the buffer.
+    fn poll_write(&mut self, buffer: &mut BytesMut, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut writer = Pin::new(&mut self.writer);
+        for bytes in [&mut self.left, buffer] {
+            while !bytes.is_empty() {
+                let count = ready!(writer.as_mut().poll_write(context, bytes))?;
+                if count == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                bytes.advance(count);
+            }
         }
-        if writer.write_all_buf(&mut buffer).await.is_err() || writer.flush().await.is_err() {
+        writer.poll_flush(context)
+    }
+}
+
+async fn write_all(pen: &Pen, mut out: mpsc::UnboundedReceiver<Queued>) {
+    let mut buffer = BytesMut::new();
+    while let Some(first) = out.recv().await {
+        let (mut weight, mut count) = (0, 0);
+        let mut next = Some(first);
+        while let Some(queued) = next {
+            count += 1;
+            match queued {
+                Queued::Parcel(parcel) => {
+                    weight += parcel.weight();
+                    parcel.encode_into(&mut buffer);
+                }
+                Queued::Left(weighs) => weight += weighs,
+            }
+            next = if buffer.len() < WRITE { out.try_recv().ok() } else { None };
+        }
+        let written = poll_fn(|context| pen.lock().poll_write(&mut buffer, context)).await;
+        if written.is_err() {
             return;
         }
-        waiting.fetch_sub(weight, Ordering::Relaxed);
+        pen.waiting.fetch_sub(weight, Ordering::Relaxed);
+        pen.lock().queued -= count;
         if buffer.capacity() > 4 * WRITE {
             buffer = BytesMut::new();
         }
     }
-    let _ = writer.shutdown().await;
+    let _ = poll_fn(|context| Pin::new(&mut pen.lock().writer).poll_shutdown(context)).await;
 }
 
 async fn read_all<R: AsyncRead + Unpin>(
@@ -262,6 +341,10 @@ pub(crate) async fn read_parcel<R: AsyncRead + Unpin>(
 ) -> io::Result<Option<Parcel>> {
     let cut_off = || io::Error::new(io::ErrorKind::UnexpectedEof, "cut off in the middle of a packet");
     while buffer.len() < 4 {
+        // Most parcels are small, and come with one read where there is room for all of it.
+        if buffer.capacity() - buffer.len() < ROOM / 4 {
+            buffer.reserve(ROOM);
+        }
         if reader.read_buf(buffer).await? == 0 {
             return if buffer.is_empty() { Ok(None) } else { Err(cut_off()) };
         }
@@ -289,4 +372,74 @@ pub(crate) async fn write_parcel<W: AsyncWrite + Unpin>(writer: &mut W, parcel: 
     parcel.encode_into(&mut buffer);
     writer.write_all_buf(&mut buffer).await?;
     writer.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+
+    use filch_core::wire::talk::Body;
+
+    use super::*;
+
+    fn parcel(handle: u64, bytes: usize) -> Parcel {
+        let body = Body { handle, work: vec![7; bytes].into(), shared: false };
+        Parcel::of(Packet { bodies: vec![body], ..Packet::default() })
+    }
+
+    /// What is written at once by whoever sends it, what is written later, and the rest of what was begun: all of it comes in
+    /// the order in which it was sent, to somebody who reads slowly.
+    #[tokio::test]
+    async fn parcels_of_all_sizes_come_in_their_order() {
+        for room in [1, 100, 5_000, 1 << 20] {
+            let (here, there) = tokio::io::duplex(room);
+            let (reader, writer) = tokio::io::split(here);
+            let out = attach(reader, writer, BytesMut::new(), |_| true);
+            let (mut reader, _writer) = tokio::io::split(there);
+            let sizes = [0, 10, 3_000, 0, 20_000, 5, 900, 0, 200_000, 1, 2];
+            let sending = tokio::spawn(async move {
+                for handle in 0..200 {
+                    assert!(out.send(parcel(handle, sizes[handle as usize % sizes.len()])));
+                    if handle % 3 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            });
+            let mut buffer = BytesMut::new();
+            for handle in 0..200 {
+                let came = read_parcel(&mut reader, &mut buffer, LARGEST_PACKET).await.unwrap().unwrap();
+                let body = &came.packet.bodies[0];
+                assert_eq!((body.handle, body.work.len()), (handle, sizes[handle as usize % sizes.len()]));
+            }
+            sending.await.unwrap();
+            // The last one who could send is gone, so the connection ends after all of it.
+            assert!(read_parcel(&mut reader, &mut buffer, LARGEST_PACKET).await.unwrap().is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_small_is_written_by_whoever_sends_it() {
+        let (here, there) = tokio::io::duplex(1 << 10);
+        let (reader, writer) = tokio::io::split(here);
+        let out = attach(reader, writer, BytesMut::new(), |_| true);
+        let (mut reader, _writer) = tokio::io::split(there);
+        assert!(out.send(parcel(1, 10)));
+        // No other task had a turn since.
+        let mut buffer = [0; 4];
+        let read = std::pin::pin!(reader.read_exact(&mut buffer)).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(read.is_ready());
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_other_side_is_gone_takes_nothing_more() {
+        let (here, there) = tokio::io::duplex(1 << 10);
+        let (reader, writer) = tokio::io::split(here);
+        let (closed, mut told) = mpsc::unbounded_channel();
+        let out = attach(reader, writer, BytesMut::new(), move |arrival| closed.send(arrival).is_ok());
+        drop(there);
+        assert!(matches!(told.recv().await, Some(Arrival::Closed(_))));
+        while out.send(parcel(1, 10)) {
+            tokio::task::yield_now().await;
+        }
+    }
 }

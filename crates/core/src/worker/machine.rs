@@ -5,6 +5,7 @@
 //! it offers. An offer is kept until it is accepted or the coordinator has ruled; it is never taken back.
 
 mod peers;
+mod reports;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,6 +122,8 @@ struct Entry {
     place: Place,
     /// When it came to its place.
     since: Time,
+    /// Whether the coordinator was told that it runs.
+    told: bool,
 }
 
 /// Highest level first, then as inside a level.
@@ -171,6 +174,10 @@ pub struct WorkerMachine {
     heard: Time,
     beat_at: Option<Time>,
     hello_at: Option<Time>,
+    /// Ends that the coordinator was not told of yet, how many run that it was not told of, and when it is at the latest.
+    reports: Vec<Message>,
+    untold: u32,
+    report_at: Time,
     /// Tasks asked for that have not come.
     asked: u32,
     failures: u32,
@@ -254,6 +261,9 @@ impl WorkerMachine {
             hello_at: None,
             beat_at: None,
             seen: 0,
+            reports: Vec::new(),
+            untold: 0,
+            report_at: Time::NEVER,
             asked: 0,
             nothing_central: false,
             round_trip_s: 0.0,
@@ -280,6 +290,9 @@ impl WorkerMachine {
         self.begin_what_fits(out);
         self.want(out);
         self.consider_stealing(out);
+        if self.is_report_due() {
+            self.report(out);
+        }
         self.due = self.earliest_timer();
     }
 
@@ -298,7 +311,7 @@ impl WorkerMachine {
         let fence = if self.fenced || self.id.is_none() { Time::NEVER } else { self.fence_at() };
         let connection = self.hello_at.unwrap_or(Time::NEVER).min(self.beat_at.unwrap_or(Time::NEVER));
         let first = |set: &Sorted<(Time, TaskId)>| set.first().map_or(Time::NEVER, |entry| entry.0);
-        steal.min(fence).min(connection).min(first(&self.offers)).min(first(&self.timeouts))
+        steal.min(fence).min(connection).min(first(&self.offers)).min(first(&self.timeouts)).min(self.report_at)
     }
 
     /// Who it is, once the coordinator has said so.
@@ -344,7 +357,9 @@ impl WorkerMachine {
         self.unnoted.len()
     }
 
-    fn send(&self, message: Message, out: &mut Vec<Output>) {
+    /// Says something to the coordinator, and before it what waited to be said.
+    fn send(&mut self, message: Message, out: &mut Vec<Output>) {
+        self.report(out);
         out.push(Output::Send { to: Party::Coordinator, message });
     }
 
@@ -440,8 +455,9 @@ impl WorkerMachine {
             self.drop_what_waits();
         } else if self.epoch != epoch {
             // What it runs it began in another life of the coordinator, which may not have written that down.
+            self.report(out);
             for entry in self.running.iter().filter_map(|task| self.held.get(task)) {
-                self.send(Message::Began(entry.order.held), out);
+                out.push(Output::Send { to: Party::Coordinator, message: Message::Began(entry.order.held) });
             }
         }
         self.id = Some(worker);
@@ -574,13 +590,17 @@ impl WorkerMachine {
         (self.spec.slots + ahead).saturating_sub(have)
     }
 
-    /// How many it wants ahead of need: what its slots will finish while an answer is on its way.
+    /// How many it wants ahead of need: what its slots will finish while an answer is on its way, and while the question waits
+    /// to go with the next report.
     fn ahead(&self) -> u32 {
         if !self.late {
             return 0;
         }
         let per_slot = match self.duration_s {
-            Some(duration) if duration > 0.0 => (self.round_trip_s / duration).min(f64::from(MOST_AHEAD)) as u32 + 1,
+            Some(duration) if duration > 0.0 => {
+                let waits = self.report_after().map_or(0.0, |span| 2.0 * span.as_secs_f64());
+                ((self.round_trip_s + waits) / duration).min(f64::from(MOST_AHEAD)) as u32 + 1
+            }
             _ => 1,
         };
         self.spec.slots.saturating_mul(per_slot.min(MOST_AHEAD))
@@ -590,9 +610,10 @@ impl WorkerMachine {
         let ahead = self.ahead();
         let wants = self.wants(ahead);
         let more = wants.saturating_sub(self.asked);
-        // Not for every single one, unless it is needed now.
+        // Not for every single one, unless it is needed now. With reports that go anyway it may go early.
         let idle = self.running.len() < self.spec.slots as usize && self.queue.is_empty();
-        if more > 0 && (idle || more * 2 > ahead) {
+        let enough = if self.reports.len() > 1 && self.is_report_due() { 4 } else { 2 };
+        if more > 0 && (idle || more * enough > ahead) {
             self.asked = wants;
             self.send(Message::Want { count: wants, seen: self.seen, sent: self.now }, out);
         }
@@ -621,7 +642,7 @@ impl WorkerMachine {
         self.fingerprint = self.fingerprint.wrapping_add(fingerprint(&order.held));
         self.queued_work += order.expected;
         self.queue.insert(queue_key(&order));
-        self.held.insert(task, Entry { order: Arc::new(order), place: Place::Queued, since: self.now });
+        self.held.insert(task, Entry { order: Arc::new(order), place: Place::Queued, since: self.now, told: false });
         self.thief = match self.thief {
             Thief::Pause { .. } => Thief::Content,
             ref other => other.clone(),
@@ -647,6 +668,8 @@ impl WorkerMachine {
                     self.running.swap_remove(at);
                 }
                 self.reserved.remove(&entry.order.demand);
+                // If it was not told of yet, its end says it too.
+                self.untold -= u32::from(!entry.told);
                 if let Some(timeout) = entry.order.timeout {
                     self.timeouts.remove(&(entry.since + timeout, task));
                 }
@@ -684,13 +707,22 @@ impl WorkerMachine {
         self.queued_work -= entry.order.expected;
         entry.place = Place::Running;
         entry.since = self.now;
-        self.reserved.add(&entry.order.demand);
+        let order = Arc::clone(&entry.order);
+        self.reserved.add(&order.demand);
         self.running.push(task);
-        if let Some(timeout) = entry.order.timeout {
+        if let Some(timeout) = order.timeout {
             self.timeouts.insert((self.now + timeout, task));
         }
-        out.push(Output::Send { to: Party::Coordinator, message: Message::Began(entry.order.held) });
-        out.push(Output::Run(entry.order.clone()));
+        if self.has_more_to_report() {
+            self.untold += 1;
+            self.report_soon();
+        } else {
+            if let Some(entry) = self.held.get_mut(&task) {
+                entry.told = true;
+            }
+            out.push(Output::Send { to: Party::Coordinator, message: Message::Began(order.held) });
+        }
+        out.push(Output::Run(order));
     }
 
     fn stop(&mut self, task: TaskId, cause: Cause, out: &mut Vec<Output>) {
@@ -716,7 +748,15 @@ impl WorkerMachine {
             let average = self.duration_s.get_or_insert(seconds);
             *average += NEWEST * (seconds - *average);
         }
-        self.report_end(entry.order.held, ran, end, out);
+        if end != End::Done || entry.order.exclusive {
+            // Somebody may have to act on it.
+            self.report_end(entry.order.held, ran, end, out);
+            return;
+        }
+        let held = entry.order.held;
+        self.unnoted.insert(held, (ran, end));
+        self.reports.push(Message::Ended { held, ran, end });
+        self.report_soon();
     }
 
     fn report_end(&mut self, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {

@@ -202,3 +202,111 @@ fn a_victim_that_has_not_got_its_tasks_yet_is_asked_again() {
     assert!(asks > 1, "it is not asked again");
     assert!(last < Time(Span::from_millis(500).0), "after a while it is believed, not at {last:?}");
 }
+
+impl Bench {
+    fn end(&mut self, at: Time, task: u64, end: End) {
+        self.step(at, Input::Ended { task: TaskId::from_bits(task), attempt: 1, end });
+    }
+
+    /// The tasks whose ends it has just told the coordinator.
+    fn told_of(&self) -> Vec<u64> {
+        let ended = |output: &Output| match output {
+            Output::Send { message: Message::Ended { held, .. }, .. } => Some(held.task.to_bits()),
+            _ => None,
+        };
+        self.out.iter().filter_map(ended).collect()
+    }
+}
+
+#[test]
+fn good_ends_of_short_tasks_are_told_several_at_a_time_and_none_late() {
+    let mut bench = Bench::new();
+    let (short, patience) = (Span::from_micros(600), Span::from_millis(4));
+    let mut now = Time(1);
+    bench.told(now, hand((1..=30).map(|task| order(task, false)).collect()));
+    let (mut ended, mut told, mut reports) = (Vec::new(), Vec::new(), 0);
+    for task in 1..=30 {
+        let due = bench.machine.next_timer().unwrap();
+        if due < now + short {
+            bench.step(due, Input::Tick);
+            reports += usize::from(!bench.told_of().is_empty());
+            told.extend(bench.told_of());
+        }
+        now = now + short;
+        bench.end(now, task, End::Done);
+        ended.push((task, now));
+        assert_eq!(bench.runs(), usize::from(task < 30), "whatever is told, the next one begins at once");
+        reports += usize::from(!bench.told_of().is_empty());
+        told.extend(bench.told_of());
+        let oldest = ended.iter().find(|(task, _)| !told.contains(task));
+        assert!(oldest.is_none_or(|(_, at)| *at + patience > now), "{oldest:?} is still not told at {now:?}");
+    }
+    assert_eq!(told, (1..=30).collect::<Vec<u64>>(), "each once, and all when there is nothing left to do");
+    assert!((3..=10).contains(&reports), "told in {reports} reports");
+}
+
+#[test]
+fn ends_of_long_tasks_are_told_at_once() {
+    let mut bench = Bench::new();
+    bench.told(Time(1), hand((1..=5).map(|task| order(task, false)).collect()));
+    for task in 1..=4 {
+        bench.end(Time(Span::from_millis(10 * task).0), task, End::Done);
+        assert_eq!(bench.told_of(), [task]);
+    }
+}
+
+#[test]
+fn what_others_may_have_to_act_on_is_told_at_once() {
+    let mut bench = Bench::new();
+    let orders = (1..=9).map(|task| order(task, task == 7));
+    bench.told(Time(1), hand(orders.collect()));
+    let at = |task: u64| Time(Span::from_micros(500 * task).0);
+    // The first is told, since nothing is known of how long such tasks take.
+    bench.end(at(1), 1, End::Done);
+    for task in 2..=3 {
+        bench.end(at(task), task, End::Done);
+        assert!(bench.told_of().is_empty());
+    }
+    bench.end(at(4), 4, End::Failed { retry: true });
+    assert_eq!(bench.told_of(), [2, 3, 4], "a failure takes along what waited");
+    for task in 5..=6 {
+        bench.end(at(task), task, End::Done);
+    }
+    bench.end(at(7), 7, End::Done);
+    assert_eq!(bench.told_of().last(), Some(&7), "others may wait for what must not run twice");
+    // Whoever is asked what it holds says first what it holds no longer.
+    bench.end(at(8), 8, End::Done);
+    bench.told(at(8), Message::Show { number: 1 });
+    let said = |output: &Output| matches!(output, Output::Send { message: Message::Holds { .. }, .. });
+    assert!(bench.out.last().is_some_and(said), "{:?}", bench.out);
+}
+
+#[test]
+fn a_thief_tells_of_its_end_with_what_comes_of_its_question() {
+    let (victim, now) = (WorkerId::from_bits(7), Time(Span::from_secs(1).0));
+    let offer = |bench: &Bench, task: u64| {
+        let request = bench.asked().expect("it asks its peer");
+        let orders = vec![Order { held: Held { hop: 1, ..order(task, false).held }, ..order(task, false) }];
+        Input::Message { from: victim, message: Message::Offer { request, orders, depth: 3 } }
+    };
+    // It has asked the coordinator in vain, and runs what it has stolen.
+    let hungry = || {
+        let mut bench = Bench::new();
+        let peer = PeerDigest { worker: victim, depth: 4, backlog: Span::from_secs(4), load: 1.0 };
+        bench.told(Time(1), Message::Digest(vec![peer]));
+        bench.told(Time(2), Message::Heard { sent: Time(1), nothing: true });
+        bench.step(Time(3), offer(&bench, 1));
+        bench.end(now, 1, End::Done);
+        assert!(bench.asked().is_some() && bench.told_of().is_empty(), "{:?}", bench.out);
+        bench
+    };
+    let mut bench = hungry();
+    bench.step(now + Span(1), offer(&bench, 2));
+    assert_eq!((bench.told_of(), bench.runs()), (vec![1], 1));
+    // Without an answer it does not wait for long.
+    let mut bench = hungry();
+    let due = bench.machine.next_timer().unwrap();
+    assert!(due.since(now) <= Span::from_millis(4));
+    bench.step(due, Input::Tick);
+    assert_eq!(bench.told_of(), [1]);
+}

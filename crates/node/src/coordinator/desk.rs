@@ -13,7 +13,7 @@ use filch_core::journal::Detail;
 use filch_core::names::Sort;
 use filch_core::steal::StealStats;
 use filch_core::wire::talk::{
-    Body, Ended, Ending, Input as ElementInput, KeyNote, Packet, Page, Peer, Relay, Reply, Said, Submitted, WorkerCard,
+    Body, Ended, Ending, Input as ElementInput, KeyNote, Page, Peer, Relay, Reply, Said, Submitted, WorkerCard,
 };
 use filch_core::wire::{Group, Message, Order};
 use filch_core::{Action, Config, Held, JobId, Names, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId};
@@ -39,12 +39,12 @@ const ELEMENTS_TOLD: usize = 100;
 
 /// Somebody who is connected.
 pub(super) struct Connection {
-    out: Outgoing,
+    pub(super) out: Outgoing,
     /// What it gets at the end of this turn.
-    parcel: Parcel,
+    pub(super) parcel: Parcel,
     /// About how many bytes were put into it.
-    bytes: usize,
-    dirty: bool,
+    pub(super) bytes: usize,
+    pub(super) dirty: bool,
     /// Shared bodies it has.
     sent: FxHashSet<u64>,
     pub(super) worker: Option<WorkerId>,
@@ -98,7 +98,10 @@ pub(super) struct Desk {
     pub(super) shard: Shard,
     pub(super) epoch: Epoch,
     pub(super) connections: FxHashMap<u64, Connection>,
-    dirty: Vec<u64>,
+    pub(super) dirty: Vec<u64>,
+    /// Those who get something with the next parcel, and when without one.
+    pub(super) along: FxHashSet<u64>,
+    pub(super) along_due: Option<Time>,
     /// By the slot of the worker.
     pub(super) seats: Vec<Option<Seat>>,
     pub(super) worker_names: FxHashMap<Arc<str>, WorkerId>,
@@ -163,6 +166,8 @@ impl Desk {
             epoch,
             connections: FxHashMap::default(),
             dirty: Vec::new(),
+            along: FxHashSet::default(),
+            along_due: None,
             seats: Vec::new(),
             worker_names: FxHashMap::default(),
             jobs: Jobs::default(),
@@ -287,29 +292,6 @@ impl Desk {
                     }
                 }
             }
-        }
-    }
-
-    /// What a connection gets at the end of this turn.
-    pub(super) fn parcel(&mut self, connection: u64) -> Option<&mut Packet> {
-        let found = self.connections.get_mut(&connection)?;
-        if !std::mem::replace(&mut found.dirty, true) {
-            self.dirty.push(connection);
-        }
-        Some(&mut found.parcel.packet)
-    }
-
-    /// So many bytes were put into the parcel of a connection: it goes at once if it has become heavy.
-    pub(super) fn loaded(&mut self, connection: u64, bytes: usize) {
-        let epoch = self.machine.epoch();
-        let Some(found) = self.connections.get_mut(&connection) else { return };
-        found.bytes += bytes;
-        if found.bytes > HEAVY {
-            found.bytes = 0;
-            let mut parcel = std::mem::take(&mut found.parcel);
-            parcel.epoch = epoch;
-            // Whoever takes nothing any more is noticed at the end of the turn.
-            let _ = found.out.send(parcel);
         }
     }
 
@@ -510,19 +492,6 @@ impl Desk {
         if !together.is_empty() {
             self.push_message(connection, Message::Hand { number, orders: together });
             self.loaded(connection, bytes);
-        }
-    }
-
-    fn push_message(&mut self, connection: u64, message: Message) {
-        if self.parcel(connection).is_some()
-            && let Some(found) = self.connections.get_mut(&connection)
-        {
-            let messages = &mut found.parcel.messages;
-            let rest = match messages.last_mut() {
-                Some(last) => last.join(message),
-                None => Some(message),
-            };
-            messages.extend(rest);
         }
     }
 
@@ -842,20 +811,6 @@ impl Desk {
         }
     }
 
-    /// Sends what there is for everybody.
-    fn post(&mut self) {
-        let epoch = self.machine.epoch();
-        for connection in std::mem::take(&mut self.dirty) {
-            let Some(found) = self.connections.get_mut(&connection) else { continue };
-            (found.dirty, found.bytes) = (false, 0);
-            let mut parcel = std::mem::take(&mut found.parcel);
-            parcel.epoch = epoch;
-            if !found.out.send(parcel) {
-                self.gone(connection);
-            }
-        }
-    }
-
     /// The store has confirmed a page.
     pub(super) fn durable(&mut self, turn: u64, begun: Time, place: u64) {
         self.durable = self.durable.max(turn);
@@ -874,6 +829,7 @@ impl Desk {
         }
         while let Some((_, later)) = self.waiting.pop_front_if(|entry| entry.0 <= turn) {
             match later {
+                Later::Message(to, message @ Message::Noted(_)) if self.has_work(to) => self.send_along(to, message),
                 Later::Message(to, message) => self.send(to, message),
                 Later::Reply(connection, reply) => self.push_reply(connection, reply),
                 Later::Past(who) => self.tell_past(who),

@@ -3,6 +3,7 @@
 //! The pid is valid until the process is waited for, which is the last thing done, so no signal ever reaches a stranger.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -24,6 +25,8 @@ const LAST_READ: usize = 1 << 20;
 /// What a thread needs to follow commands, used again for the next one.
 pub(super) struct Follower {
     buffer: Vec<u8>,
+    /// What commands read that are given nothing. Opened once: that takes longer than to copy it.
+    nothing: Option<File>,
     /// Readable when an order may have changed.
     wake: OwnedFd,
 }
@@ -53,13 +56,14 @@ struct Life<'a> {
 
 impl Follower {
     pub(super) fn new(wake: OwnedFd) -> Follower {
-        Follower { buffer: vec![0; READ], wake }
+        Follower { buffer: vec![0; READ], nothing: None, wake }
     }
 
     /// Runs a command to its end.
     pub(super) fn run(&mut self, command: &Command, watch: Option<Watch>, order: &Order) -> Result<Outcome, Error> {
         let start = Instant::now();
-        let mut life = Life::start(command, watch, start)?;
+        let stdin = self.stdin(command).map_err(|source| Error::Start { program: name(command), source })?;
+        let mut life = Life::start(command, stdin, watch, start)?;
         let followed = self.follow(&mut life, order);
         // Before the process is waited for: until then the group's number is its own.
         life.signal(Signal::KILL);
@@ -83,6 +87,17 @@ impl Follower {
             peak_memory: ended.rusage.maxrss,
             peak_memory_exact: memory::is_exact(ended.rusage.maxrss),
         })
+    }
+
+    fn stdin(&mut self, command: &Command) -> io::Result<Stdio> {
+        if !command.stdin.is_empty() {
+            return Ok(Stdio::piped());
+        }
+        let nothing = match self.nothing.take() {
+            Some(nothing) => nothing,
+            None => File::open("/dev/null")?,
+        };
+        Ok(self.nothing.insert(nothing).try_clone()?.into())
     }
 
     /// Until the first process has ended and, if it was stopped, the others had their time too.
@@ -125,13 +140,12 @@ struct Ready {
 }
 
 impl Life<'_> {
-    fn start(command: &Command, watch: Option<Watch>, now: Instant) -> Result<Life<'_>, Error> {
+    fn start(command: &Command, stdin: Stdio, watch: Option<Watch>, now: Instant) -> Result<Life<'_>, Error> {
         let failed = |source| Error::Start { program: name(command), source };
         let mut prepared = prepare(command);
         let (out, out_end) = io::pipe().map_err(failed)?;
         let (err, err_end) = io::pipe().map_err(failed)?;
-        prepared.stdout(out_end).stderr(err_end);
-        prepared.stdin(if command.stdin.is_empty() { Stdio::null() } else { Stdio::piped() });
+        prepared.stdin(stdin).stdout(out_end).stderr(err_end);
         let mut child = pages::as_given(|| prepared.spawn()).map_err(|source| match &command.cwd {
             // The system says "not found" for either; a directory that can be entered is not to blame.
             Some(cwd) if !cwd.is_dir() => Error::Directory { cwd: cwd.clone(), source },

@@ -119,6 +119,8 @@ pub(super) struct Driver {
     peers: Peers,
     leaving: Leaving,
     steals_told: (u64, u64, Time),
+    /// Until when its task waits if nothing comes, as far as it knows.
+    waits_until: Option<std::time::Instant>,
 }
 
 impl Driver {
@@ -158,6 +160,7 @@ impl Driver {
             post: Post::default(),
             leaving: Leaving::No,
             steals_told: (0, 0, Time::ZERO),
+            waits_until: None,
         };
         driver.step(Input::Connected);
         Ok(driver)
@@ -174,7 +177,12 @@ impl Driver {
         let timer = tokio::time::sleep(std::time::Duration::ZERO);
         tokio::pin!(timer);
         loop {
-            let next = locked(&driver).turn(&mut batch)?;
+            let next = {
+                let mut driver = locked(&driver);
+                let next = driver.turn(&mut batch)?;
+                driver.waits_until = if let Next::Wait(until) = next { until } else { None };
+                next
+            };
             let wake = match next {
                 Next::Leave => return Ok(()),
                 Next::GoOn => {
@@ -210,12 +218,21 @@ impl Driver {
         [self.machine.next_timer(), self.runs.next_wake(), leave, retry].into_iter().flatten().min()
     }
 
-    /// A program has ended, and the thread that followed it is here. What there is to say is said by the next turn.
+    /// A program has ended, and the thread that followed it is here and takes a turn. Whoever owns the machine is only woken if
+    /// it has something to do before it would wake anyway.
     fn ended_here(&mut self, finished: Finished) {
         let _entered = self.runtime.clone().enter();
+        self.now = self.clock.now();
         self.end(finished);
-        // It goes on for as long as this is there.
-        let _ = self.sender.send(Event::Ended(None));
+        let goes_on = match self.turn(&mut Vec::new()) {
+            Ok(Next::Wait(None)) => false,
+            Ok(Next::Wait(Some(at))) => self.waits_until.is_none_or(|until| at < until),
+            Ok(Next::GoOn | Next::Leave) | Err(_) => true,
+        };
+        if goes_on {
+            // It goes on for as long as this is there.
+            let _ = self.sender.send(Event::Ended(None));
+        }
     }
 
     fn end(&mut self, finished: Finished) {

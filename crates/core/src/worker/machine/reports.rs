@@ -1,0 +1,66 @@
+//! When the coordinator is told how runs go: at once, unless there is soon more to tell and nobody waits for it here.
+//!
+//! Every report wakes the coordinator and its store, which costs about as much as a short program does. So a worker that has
+//! work for all its slots and some left tells of several good ends at a time, and one that has just asked a peer
+//! for work tells of its end together with what comes of that. Whatever else is said to the coordinator takes along what
+//! waits. Never keeps a failure waiting, nor the end of something that must not run twice: others may have to act on it.
+
+use super::{Output, Thief, WorkerMachine};
+use crate::time::{Span, Time};
+use crate::wire::{Message, Party};
+
+/// How long a report waits at the most.
+const LONGEST: Span = Span::from_millis(4);
+/// How many ends it waits for.
+const TOGETHER: f64 = 8.0;
+/// Ends that wait at the most.
+const MOST: usize = 64;
+
+impl WorkerMachine {
+    /// There is something to be said of a run.
+    pub(super) fn report_soon(&mut self) {
+        let after = self.report_after().unwrap_or(LONGEST);
+        self.report_at = self.report_at.min(self.now + after);
+    }
+
+    /// Says what waited to be said.
+    pub(super) fn report(&mut self, out: &mut Vec<Output>) {
+        if self.report_at == Time::NEVER {
+            return;
+        }
+        self.report_at = Time::NEVER;
+        let say = |message| Output::Send { to: Party::Coordinator, message };
+        out.extend(self.reports.drain(..).map(say));
+        if std::mem::take(&mut self.untold) > 0 {
+            for task in &self.running {
+                if let Some(entry) = self.held.get_mut(task)
+                    && !std::mem::replace(&mut entry.told, true)
+                {
+                    out.push(say(Message::Began(entry.order.held)));
+                }
+            }
+        }
+    }
+
+    /// Whether something waits to be said that must wait no longer.
+    pub(super) fn is_report_due(&self) -> bool {
+        self.report_at < Time::NEVER && (self.report_at <= self.now || !self.has_more_to_report())
+    }
+
+    /// Whether what there is to report can wait for more.
+    pub(super) fn has_more_to_report(&self) -> bool {
+        if self.reports.len() >= MOST {
+            return false;
+        }
+        let asks = matches!(self.thief, Thief::Asked { .. });
+        let busy = !self.queue.is_empty() && self.running.len() == self.spec.slots as usize;
+        asks || busy && self.report_after().is_some()
+    }
+
+    /// How long a report waits for others; none if there will hardly be any in time.
+    pub(super) fn report_after(&self) -> Option<Span> {
+        let between = self.duration_s? / f64::from(self.spec.slots);
+        let longest = LONGEST.as_secs_f64();
+        (2.0 * between <= longest).then(|| Span::from_secs_f64((TOGETHER * between).min(longest)))
+    }
+}
