@@ -243,6 +243,11 @@ impl Coordinator {
         self.scheduler.keep_records(on);
     }
 
+    /// Says whether [`Action::Notify`] is asked for with every change of a task's status, as it is at first.
+    pub fn keep_notices(&mut self, on: bool) {
+        self.scheduler.keep_notices(on);
+    }
+
     /// How many tasks were not with whoever should have had them, and were given to others.
     #[must_use]
     pub fn found_missing(&self) -> u64 {
@@ -353,6 +358,8 @@ impl Coordinator {
                     out.push(Output::Send { to: worker, message });
                 }
                 Action::Refused => refused = self.scheduler.take_refusal(),
+                // It has timers of its own besides: whoever drives it asks `next_timer`.
+                Action::Timer { .. } => {}
                 other => out.push(Output::Action(other)),
             }
         }
