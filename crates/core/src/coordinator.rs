@@ -7,6 +7,7 @@
 //! store is still its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hint::black_box;
 
 use smallvec::SmallVec;
 
@@ -264,6 +265,19 @@ impl Coordinator {
     #[must_use]
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// This will be heard soon of a worker: a chance to read what is known of it from memory meanwhile.
+    #[inline]
+    pub fn load_ahead(&self, worker: WorkerId, message: &Message) {
+        if let Some(Some(session)) = self.sessions.get(worker.index()) {
+            black_box((session.heard, session.hungry));
+        }
+        let task = match message {
+            Message::Began(held) | Message::Ended { held, .. } => Some(held.task),
+            _ => None,
+        };
+        self.scheduler.load_ahead_for(worker, task);
     }
 
     /// When `step` must be called again at the latest.
