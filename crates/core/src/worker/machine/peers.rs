@@ -5,8 +5,8 @@ use crate::capabilities::CapabilityBits;
 use crate::config::Stealing;
 use crate::ids::{TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
-use crate::steal::{self, Choice, Hunger, Loot, StealOutcome};
-use crate::time::Span;
+use crate::steal::{self, Choice, Hunger, Loot, Peers as _, StealOutcome};
+use crate::time::{Span, Time};
 use crate::tracker::expected_end;
 use crate::wire::{Ask, Message, Order, Party, Reason};
 
@@ -24,6 +24,9 @@ impl WorkerMachine {
                 if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
                     self.tried.push(peer);
                     self.steal_ended(Some(peer), self.asked_since(), StealOutcome::Rejection, out);
+                } else if self.waits_for_news() && !self.peers.is_empty() {
+                    // Too late for the question, but it has something now.
+                    self.thief = Thief::Content;
                 }
             }
             Message::Accept { holds } => {
@@ -166,8 +169,18 @@ impl WorkerMachine {
         }
     }
 
+    /// Whether it knows nobody who has anything, and looks for work again when it hears of somebody.
+    fn waits_for_news(&self) -> bool {
+        matches!(self.thief, Thief::Pause { until: Time::NEVER })
+    }
+
     fn pause(&mut self) {
         self.tried.clear();
+        if self.peers.is_empty() {
+            // However often it looked, there would be nobody to ask before somebody says so; the coordinator does.
+            self.thief = Thief::Pause { until: Time::NEVER };
+            return;
+        }
         let Stealing { backoff_base, backoff_max, backoff_jitter, .. } = self.stealing;
         let searches = self.failures / self.stealing.max_retries.max(1);
         let pause = steal::backoff(&mut self.rng, backoff_base, backoff_max, backoff_jitter, searches);
@@ -217,7 +230,7 @@ impl WorkerMachine {
                 out.push(Output::Send { to: Party::Worker(victim.worker), message: Message::Ask(Box::new(ask)) });
             }
             Some(Choice::Refused(_)) | None => {
-                self.failures += 1;
+                self.failures += u32::from(!self.peers.is_empty());
                 self.pause();
             }
         }
