@@ -7,6 +7,7 @@
 //! store is still its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hint::black_box;
 
 use smallvec::SmallVec;
 
@@ -243,6 +244,11 @@ impl Coordinator {
         self.scheduler.keep_records(on);
     }
 
+    /// Says whether [`Action::Notify`] is asked for with every change of a task's status, as it is at first.
+    pub fn keep_notices(&mut self, on: bool) {
+        self.scheduler.keep_notices(on);
+    }
+
     /// How many tasks were not with whoever should have had them, and were given to others.
     #[must_use]
     pub fn found_missing(&self) -> u64 {
@@ -259,6 +265,19 @@ impl Coordinator {
     #[must_use]
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// This will be heard soon of a worker: a chance to read what is known of it from memory meanwhile.
+    #[inline]
+    pub fn load_ahead(&self, worker: WorkerId, message: &Message) {
+        if let Some(Some(session)) = self.sessions.get(worker.index()) {
+            black_box((session.heard, session.hungry));
+        }
+        let task = match message {
+            Message::Began(held) | Message::Ended { held, .. } => Some(held.task),
+            _ => None,
+        };
+        self.scheduler.load_ahead_for(worker, task);
     }
 
     /// When `step` must be called again at the latest.
@@ -353,6 +372,8 @@ impl Coordinator {
                     out.push(Output::Send { to: worker, message });
                 }
                 Action::Refused => refused = self.scheduler.take_refusal(),
+                // It has timers of its own besides: whoever drives it asks `next_timer`.
+                Action::Timer { .. } => {}
                 other => out.push(Output::Action(other)),
             }
         }

@@ -64,8 +64,15 @@ impl fmt::Display for Amount {
 }
 
 /// What a task asks for: amounts by resource, sorted, without zeros.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Default, PartialEq, Eq, Hash)]
 pub struct Demand(SmallVec<[(ResourceId, Amount); 2]>);
+
+impl Clone for Demand {
+    /// Every task has one, so it is copied as a whole and not amount by amount.
+    fn clone(&self) -> Self {
+        Demand(SmallVec::from_slice(&self.0))
+    }
+}
 
 impl Demand {
     /// A demand from amounts in any order; amounts of the same resource add up.
@@ -116,6 +123,13 @@ impl Vector {
     #[must_use]
     pub fn get(&self, resource: ResourceId) -> Amount {
         Amount(self.0.get(resource.0 as usize).copied().unwrap_or(0))
+    }
+
+    /// Whether it is the same as another. Most are so short that a call to compare them would cost more than comparing them.
+    #[inline]
+    pub(crate) fn is(&self, other: &Vector) -> bool {
+        let (own, others) = (&self.0[..], &other.0[..]);
+        own.len() == others.len() && std::iter::zip(own, others).all(|(own, other)| own == other)
     }
 
     /// The amounts in the order of their resources' ids.

@@ -22,10 +22,17 @@ pub struct Estimate {
     pub samples: u64,
 }
 
+/// What to expect on each of the candidates for a task.
+pub type Estimates = SmallVec<[Estimate; 8]>;
+
 /// A source of estimates that learns from what happened.
 pub trait Estimator: Send {
     /// What to expect of `kind` on the worker in slot `worker`, if its submitter said `declared`.
     fn estimate(&self, kind: KindId, worker: usize, declared: Option<Span>) -> Estimate;
+    /// The same for several workers, in their order: what they have in common is to be found out only once.
+    fn estimate_each(&self, kind: KindId, workers: &[u32], declared: Option<Span>, estimates: &mut Estimates) {
+        estimates.extend(workers.iter().map(|&worker| self.estimate(kind, worker as usize, declared)));
+    }
     /// What to expect of `kind` wherever it runs.
     fn anywhere(&self, kind: KindId, declared: Option<Span>) -> Span;
     /// Whether anything was learned of `kind`.
@@ -196,6 +203,19 @@ impl Tracker {
         self.kinds.get(kind.0 as usize).filter(|kind| kind.cell.ends > 0)
     }
 
+    fn outlook(&self, kind: KindId, declared: Option<Span>) -> Outlook<'_> {
+        let whole = self.kind(kind);
+        // Tasks that name no kind have nothing in common: what one took says nothing of another that has an estimate.
+        let unnamed = kind == KindId(0) && declared.is_some();
+        Outlook {
+            kind: kind.0,
+            whole,
+            prior_s: self.prior_s(whole, declared),
+            success: whole.map_or(1.0, |kind| kind.success),
+            workers: if unnamed { &[] } else { &self.workers },
+        }
+    }
+
     fn prior_s(&self, kind: Option<&Kind>, declared: Option<Span>) -> f64 {
         // A declared estimate is about this very task, so it is worth more than the mean of its kind.
         match (declared, kind) {
@@ -206,24 +226,42 @@ impl Tracker {
     }
 }
 
-impl Estimator for Tracker {
-    fn estimate(&self, kind: KindId, worker: usize, declared: Option<Span>) -> Estimate {
-        let whole = self.kind(kind);
-        let prior_s = self.prior_s(whole, declared);
-        // Tasks that name no kind have nothing in common: what one took says nothing of another that has an estimate.
-        let unnamed = kind == KindId(0) && declared.is_some();
-        let cells = if unnamed { None } else { self.workers.get(worker) };
+/// What is known of a kind before it is known on which worker it runs.
+struct Outlook<'a> {
+    kind: u32,
+    whole: Option<&'a Kind>,
+    prior_s: f64,
+    /// Probability that an attempt ends well where nothing is known of the worker.
+    success: f64,
+    workers: &'a [Cells],
+}
+
+impl Outlook<'_> {
+    /// What to expect on one of them.
+    #[inline(always)]
+    fn at(&self, worker: usize) -> Estimate {
         let nothing = Known::default();
-        let known = cells.and_then(|cells| cells.get(kind.0)).unwrap_or(&nothing);
+        let known = self.workers.get(worker).and_then(|cells| cells.get(self.kind)).unwrap_or(&nothing);
         let cell = &known.cell;
         let successes = as_float(cell.successes);
-        let duration_s = (successes * cell.mean_s + PRIOR_WEIGHT * prior_s) / (successes + PRIOR_WEIGHT);
+        let duration_s = (successes * cell.mean_s + PRIOR_WEIGHT * self.prior_s) / (successes + PRIOR_WEIGHT);
         Estimate {
             duration: Span::from_secs_f64(duration_s),
-            spread: known.spread().or_else(|| whole.and_then(|kind| kind.cell.spread())).unwrap_or_default(),
-            success: (successes + whole.map_or(1.0, |kind| kind.success)) / (as_float(cell.ends) + 1.0),
+            spread: known.spread().or_else(|| self.whole.and_then(|kind| kind.cell.spread())).unwrap_or_default(),
+            success: (successes + self.success) / (as_float(cell.ends) + 1.0),
             samples: cell.ends,
         }
+    }
+}
+
+impl Estimator for Tracker {
+    fn estimate(&self, kind: KindId, worker: usize, declared: Option<Span>) -> Estimate {
+        self.outlook(kind, declared).at(worker)
+    }
+
+    fn estimate_each(&self, kind: KindId, workers: &[u32], declared: Option<Span>, estimates: &mut Estimates) {
+        let outlook = self.outlook(kind, declared);
+        estimates.extend(workers.iter().map(|&worker| outlook.at(worker as usize)));
     }
 
     fn anywhere(&self, kind: KindId, declared: Option<Span>) -> Span {

@@ -13,17 +13,14 @@ const BITS: u32 = 6;
 const PLACES: usize = 1 << BITS;
 /// Wheels that together cover all of the time.
 const WHEELS: usize = 64usize.div_ceil(BITS as usize);
-/// No entry.
-const NONE: u32 = u32::MAX;
+/// Entries that a place keeps memory for when it is empty. What had room for more serves the next place of its wheel.
+const KEPT: usize = 1024;
 
-/// What is to happen, in the list of its place.
-#[derive(Clone, Copy, Debug)]
-struct Entry<T> {
-    at: u64,
-    /// The next of its place, or of those that are free.
-    next: u32,
-    what: T,
-}
+/// Entries that are told of together before they happen.
+const AHEAD: usize = 128;
+
+/// What is to happen, and when.
+type Entry<T> = (u64, T);
 
 /// The queue.
 #[derive(Debug)]
@@ -34,18 +31,30 @@ pub struct Calendar<T> {
     wheels: u32,
     /// Which places of a wheel hold something, a bit each.
     used: [u64; WHEELS],
-    /// The first and the last of each place that holds something.
-    places: Box<[(u32, u32); WHEELS * PLACES]>,
-    /// All entries. Those of one place are linked, so that moving them to another copies nothing, and those that are free,
-    /// so that the one that was used last and is still in a cache is the next to be used.
-    entries: Vec<Entry<T>>,
-    free: u32,
+    /// The entries of each place, in the order they were put in. Lists and not links: with very many entries each link that is
+    /// followed, or set, would have to come from memory.
+    places: Vec<Vec<Entry<T>>>,
+    /// For each wheel, a list that became long and is empty.
+    spare: [Vec<Entry<T>>; WHEELS],
+    /// How many of the place that is due were handed out.
+    taken: usize,
+    /// Up to when most of what happens was told ahead.
+    told_until: u64,
 }
 
 impl<T> Default for Calendar<T> {
     fn default() -> Self {
-        let places = Box::new([(NONE, NONE); WHEELS * PLACES]);
-        Calendar { now: 0, len: 0, wheels: 0, used: [0; WHEELS], places, entries: Vec::new(), free: NONE }
+        let places = std::iter::repeat_with(Vec::new).take(WHEELS * PLACES).collect();
+        Calendar {
+            now: 0,
+            len: 0,
+            wheels: 0,
+            used: [0; WHEELS],
+            places,
+            spare: Default::default(),
+            taken: 0,
+            told_until: 0,
+        }
     }
 }
 
@@ -64,52 +73,34 @@ impl<T: Copy> Calendar<T> {
 
     /// All that is to happen, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (Time, &T)> + '_ {
-        let used = |index: &usize| self.used[index / PLACES] & 1 << (index % PLACES) != 0;
-        let firsts = (0..WHEELS * PLACES).filter(used).map(|index| self.places[index].0);
-        firsts.flat_map(|first| {
-            let next = |at: &u32| Some(self.entries[*at as usize].next).filter(|next| *next != NONE);
-            std::iter::successors(Some(first), next).map(|at| {
-                let entry = &self.entries[at as usize];
-                (Time(entry.at), &entry.what)
-            })
+        // Only the place that is due has entries that were handed out.
+        let due = if self.wheels & 1 == 0 { usize::MAX } else { self.used[0].trailing_zeros() as usize };
+        self.places.iter().enumerate().flat_map(move |(place, entries)| {
+            let left = if place == due { &entries[self.taken..] } else { &entries[..] };
+            left.iter().map(|(at, what)| (Time(*at), what))
         })
     }
 
     /// Puts in what is to happen at `at`, or at once if that has passed.
+    #[inline]
     pub fn push(&mut self, at: Time, what: T) {
         self.len += 1;
-        let at = at.0.max(self.now);
-        let entry = Entry { at, next: NONE, what };
-        let number = self.free;
-        let number = match self.entries.get_mut(number as usize) {
-            Some(free) => {
-                self.free = free.next;
-                *free = entry;
-                number
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() as u32 - 1
-            }
-        };
-        self.place(at, number);
+        self.place((at.0.max(self.now), what));
     }
 
-    /// Puts an entry, whose next is none, behind all others of its place.
+    /// Puts an entry behind all others of its place.
     #[inline]
-    fn place(&mut self, at: u64, number: u32) {
-        let differs = at ^ self.now;
+    fn place(&mut self, entry: Entry<T>) {
+        let differs = entry.0 ^ self.now;
         let wheel = ((63 - (differs | 1).leading_zeros()) / BITS) as usize;
-        let place = (at >> (wheel as u32 * BITS)) as usize & (PLACES - 1);
-        let ends = &mut self.places[wheel * PLACES + place];
-        if self.used[wheel] & 1 << place == 0 {
-            self.used[wheel] |= 1 << place;
-            self.wheels |= 1 << wheel;
-            *ends = (number, number);
-        } else {
-            self.entries[ends.1 as usize].next = number;
-            ends.1 = number;
+        let place = (entry.0 >> (wheel as u32 * BITS)) as usize & (PLACES - 1);
+        self.used[wheel] |= 1 << place;
+        self.wheels |= 1 << wheel;
+        let entries = &mut self.places[wheel * PLACES + place];
+        if entries.capacity() == 0 {
+            *entries = std::mem::take(&mut self.spare[wheel]);
         }
+        entries.push(entry);
     }
 
     /// A place holds nothing any more.
@@ -121,48 +112,55 @@ impl<T: Copy> Calendar<T> {
         }
     }
 
-    /// Takes out what happens next.
-    pub fn pop(&mut self) -> Option<(Time, T)> {
+    /// Takes out what happens next. `ahead` is told of most of what happens soon after, many at a time: enough of them to be worth
+    /// reading together what they need from memory, and few enough that it is still in a cache when they happen.
+    pub fn pop(&mut self, mut ahead: impl FnMut(&T)) -> Option<(Time, T)> {
         loop {
             if self.wheels == 0 {
                 return None;
             }
             let wheel = self.wheels.trailing_zeros() as usize;
             let place = self.used[wheel].trailing_zeros() as usize;
-            let (first, last) = self.places[wheel * PLACES + place];
+            let entries = &mut self.places[wheel * PLACES + place];
             // All of one place of the lowest wheel are due at the same moment; one alone is due before all the others.
-            if wheel == 0 || first == last {
-                let entry = &mut self.entries[first as usize];
-                let Entry { at, next, what } = *entry;
-                entry.next = self.free;
-                self.free = first;
-                if first == last {
+            if wheel == 0 || entries.len() == 1 {
+                if self.taken.is_multiple_of(AHEAD) && entries.len() > self.taken + 1 {
+                    entries[self.taken..].iter().take(AHEAD).for_each(|entry| ahead(&entry.1));
+                }
+                let (at, what) = entries[self.taken];
+                self.taken += 1;
+                if self.taken == entries.len() {
+                    entries.clear();
+                    self.taken = 0;
                     self.clear(wheel, place);
-                } else {
-                    self.places[wheel * PLACES + place].0 = next;
                 }
                 self.now = at;
                 self.len -= 1;
                 return Some((Time(at), what));
             }
-            self.clear(wheel, place);
-            self.move_down(first);
+            // Whoever is told of a place is not told of the smaller ones it falls into.
+            let until = (entries[0].0 | ((1 << (wheel as u32 * BITS)) - 1)).max(self.told_until);
+            if entries.len() <= AHEAD && until > self.told_until {
+                self.told_until = until;
+                entries.iter().for_each(|entry| ahead(&entry.1));
+            }
+            self.move_down(wheel, place);
         }
     }
 
-    /// Moves a list of entries, the first of all, to lower wheels.
-    fn move_down(&mut self, first: u32) {
-        let (mut number, mut earliest) = (first, u64::MAX);
-        while let Some(entry) = self.entries.get(number as usize) {
-            earliest = earliest.min(entry.at);
-            number = entry.next;
+    /// Moves the entries of a place, the first of all, to lower wheels.
+    fn move_down(&mut self, wheel: usize, place: usize) {
+        self.clear(wheel, place);
+        let mut entries = std::mem::take(&mut self.places[wheel * PLACES + place]);
+        self.now = entries.iter().map(|entry| entry.0).min().unwrap_or(self.now);
+        for &entry in &entries {
+            self.place(entry);
         }
-        self.now = earliest;
-        number = first;
-        while let Some(entry) = self.entries.get_mut(number as usize) {
-            let (at, next) = (entry.at, std::mem::replace(&mut entry.next, NONE));
-            self.place(at, number);
-            number = next;
+        entries.clear();
+        if entries.capacity() <= KEPT {
+            self.places[wheel * PLACES + place] = entries;
+        } else if entries.capacity() > self.spare[wheel].capacity() {
+            self.spare[wheel] = entries;
         }
     }
 }
@@ -185,7 +183,7 @@ mod tests {
                 if takes {
                     let earliest = naive.iter().copied().min();
                     naive.retain(|entry| Some(*entry) != earliest);
-                    prop_assert_eq!(calendar.pop().map(|(at, what)| (at.0, what)), earliest);
+                    prop_assert_eq!(calendar.pop(|_| ()).map(|(at, what)| (at.0, what)), earliest);
                     now = earliest.map_or(now, |entry| entry.0);
                 } else {
                     // Short and long delays alike.
@@ -194,6 +192,11 @@ mod tests {
                     naive.push((at, number));
                 }
                 prop_assert_eq!(calendar.len(), naive.len());
+                let mut listed: Vec<_> = calendar.iter().map(|(at, what)| (at.0, *what)).collect();
+                listed.sort_unstable();
+                let mut expected = naive.clone();
+                expected.sort_unstable();
+                prop_assert_eq!(listed, expected);
             }
         }
     }
@@ -202,11 +205,11 @@ mod tests {
     fn what_is_late_happens_at_once_and_the_end_of_time_is_reached() {
         let mut calendar = Calendar::default();
         calendar.push(Time(100), 'a');
-        assert_eq!(calendar.pop(), Some((Time(100), 'a')));
+        assert_eq!(calendar.pop(|_| ()), Some((Time(100), 'a')));
         calendar.push(Time(5), 'b');
         calendar.push(Time::NEVER, 'c');
-        assert_eq!(calendar.pop(), Some((Time(100), 'b')));
-        assert_eq!(calendar.pop(), Some((Time::NEVER, 'c')));
-        assert!(calendar.is_empty() && calendar.pop().is_none());
+        assert_eq!(calendar.pop(|_| ()), Some((Time(100), 'b')));
+        assert_eq!(calendar.pop(|_| ()), Some((Time::NEVER, 'c')));
+        assert!(calendar.is_empty() && calendar.pop(|_| ()).is_none());
     }
 }

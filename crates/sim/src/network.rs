@@ -121,6 +121,11 @@ impl Network {
         }
     }
 
+    /// Whether every frame comes once, and after the same time as every other.
+    pub(crate) fn is_steady(&self) -> bool {
+        self.loss <= 0.0 && self.duplication <= 0.0 && !self.varies()
+    }
+
     /// Whether messages between two may come in another order than they were sent unless somebody minds it.
     #[must_use]
     pub fn varies(&self) -> bool {

@@ -2,8 +2,9 @@
 
 use super::{Order, Policy, PolicyError, TaskView, Terms, WorkerView};
 use crate::config::AdaptiveModel;
-use crate::resources::Amount;
+use crate::resources::{Amount, Demand, Vector};
 use crate::time::{Span, Time};
+use crate::tracker::Estimate;
 
 /// `fifo`: the first idle worker, in the order they joined.
 #[derive(Clone, Copy, Debug)]
@@ -188,6 +189,38 @@ impl Default for ExpectedCompletion {
     }
 }
 
+/// What of a task decides when it has ended, and what that is worth.
+#[derive(Clone, Copy)]
+pub(crate) struct Stakes {
+    pub(crate) now: Time,
+    pub(crate) deadline: Time,
+    pub(crate) retry_pause: Span,
+}
+
+impl Stakes {
+    fn of(task: &TaskView<'_>) -> Stakes {
+        Stakes { now: task.now, deadline: task.deadline, retry_pause: task.retry_pause }
+    }
+}
+
+/// What of a worker decides when a task has ended there: all that `expected_completion` looks at but for what is reserved.
+#[derive(Clone, Copy)]
+pub(crate) struct Prospect {
+    pub(crate) is_idle: bool,
+    pub(crate) backlog: Span,
+    pub(crate) cold: Span,
+    pub(crate) cost_rate: f64,
+    pub(crate) estimate: Estimate,
+}
+
+impl Prospect {
+    #[inline(always)]
+    fn of(worker: &WorkerView<'_>) -> Prospect {
+        let &WorkerView { backlog, cold, cost_rate, estimate, .. } = worker;
+        Prospect { is_idle: worker.is_idle(), backlog, cold, cost_rate, estimate }
+    }
+}
+
 impl ExpectedCompletion {
     /// Seconds from now until the task is expected to have ended here, repeats of failed attempts included. The terms
     /// are noted as what they take from the score.
@@ -195,9 +228,14 @@ impl ExpectedCompletion {
     #[must_use]
     #[inline(always)]
     pub fn seconds(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> f64 {
+        self.seconds_until(&Stakes::of(task), &Prospect::of(worker), terms)
+    }
+
+    #[inline(always)]
+    fn seconds_until(&self, task: &Stakes, worker: &Prospect, terms: &mut Terms) -> f64 {
         let estimate = &worker.estimate;
         let (duration, success) = (estimate.duration.as_secs_f64(), estimate.success);
-        let wait = if worker.running < worker.slots && worker.queued == 0 { Span::ZERO } else { worker.backlog };
+        let wait = if worker.is_idle { Span::ZERO } else { worker.backlog };
         let run = (duration + self.beta * estimate.spread.as_secs_f64()) / success;
         let pauses = if success < 1.0 { (1.0 / success - 1.0) * task.retry_pause.as_secs_f64() } else { 0.0 };
         -(terms.add("wait", -wait.as_secs_f64())
@@ -208,8 +246,8 @@ impl ExpectedCompletion {
 
     /// The score: the sum of all terms, each counted against the worker.
     #[inline(always)]
-    fn sum(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, fragmentation: Option<f64>, terms: &mut Terms) -> f64 {
-        let seconds = self.seconds(task, worker, terms);
+    pub(crate) fn sum(&self, task: &Stakes, worker: &Prospect, fragmentation: Option<f64>, terms: &mut Terms) -> f64 {
+        let seconds = self.seconds_until(task, worker, terms);
         let mut score = -seconds;
         if self.lambda_cost > 0.0 {
             let busy = worker.estimate.duration.as_secs_f64() / worker.estimate.success;
@@ -224,7 +262,7 @@ impl ExpectedCompletion {
 
     /// Seconds the deadline would be missed by, one standard deviation on the safe side.
     #[inline]
-    fn lateness(task: &TaskView<'_>, worker: &WorkerView<'_>, seconds: f64) -> f64 {
+    fn lateness(task: &Stakes, worker: &Prospect, seconds: f64) -> f64 {
         if task.deadline == Time::NEVER {
             return 0.0;
         }
@@ -235,15 +273,15 @@ impl ExpectedCompletion {
 
 /// How uneven the worker's resources are used with the demand added: the gap between the most and the least used. None
 /// if nothing is asked for.
-fn fragmentation(task: &TaskView<'_>, worker: &WorkerView<'_>) -> Option<f64> {
-    if task.demand.is_empty() {
+pub(crate) fn fragmentation(demand: &Demand, capacity: &Vector, reserved: &Vector) -> Option<f64> {
+    if demand.is_empty() {
         return None;
     }
     // The most and the least used, without the task and with it.
     let (mut before, mut after) = ((0.0f64, 1.0f64), (0.0f64, 1.0f64));
-    for (resource, capacity) in worker.capacity.iter() {
-        let asked = task.demand.amounts().iter().find(|entry| entry.0 == resource).map_or(Amount(0), |e| e.1);
-        let (reserved, capacity) = (worker.reserved.get(resource), capacity.as_f64());
+    for (resource, capacity) in capacity.iter() {
+        let asked = demand.amounts().iter().find(|entry| entry.0 == resource).map_or(Amount(0), |e| e.1);
+        let (reserved, capacity) = (reserved.get(resource), capacity.as_f64());
         let share = reserved.as_f64() / capacity;
         before = (before.0.max(share), before.1.min(share));
         let share = if asked == Amount(0) { share } else { (reserved + asked).as_f64() / capacity };
@@ -257,7 +295,12 @@ impl Policy for ExpectedCompletion {
         "expected_completion"
     }
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
-        Some(self.sum(task, worker, fragmentation(task, worker), terms))
+        let fragmentation = fragmentation(task.demand, worker.capacity, worker.reserved);
+        Some(self.sum(&Stakes::of(task), &Prospect::of(worker), fragmentation, terms))
+    }
+
+    fn expected_completion(&self) -> Option<&ExpectedCompletion> {
+        Some(self)
     }
 
     fn score_all(&self, task: &TaskView<'_>, workers: &[WorkerView<'_>], scores: &mut Vec<Option<f64>>) {
@@ -268,9 +311,12 @@ impl Policy for ExpectedCompletion {
             let alike = known.filter(|(other, _)| {
                 std::ptr::eq(other.capacity, worker.capacity) && other.reserved == worker.reserved
             });
-            let fragmentation = alike.map_or_else(|| fragmentation(task, worker), |(_, fragmentation)| fragmentation);
+            let fragmentation = alike.map_or_else(
+                || fragmentation(task.demand, worker.capacity, worker.reserved),
+                |(_, fragmentation)| fragmentation,
+            );
             known = Some((worker, fragmentation));
-            scores.push(Some(self.sum(task, worker, fragmentation, &mut terms)));
+            scores.push(Some(self.sum(&Stakes::of(task), &Prospect::of(worker), fragmentation, &mut terms)));
         }
     }
 }
@@ -288,7 +334,8 @@ impl Policy for Deadline {
     }
     fn score(&self, task: &TaskView<'_>, worker: &WorkerView<'_>, terms: &mut Terms) -> Option<f64> {
         let seconds = self.expected.seconds(task, worker, terms);
-        let late = terms.add("late", -(ExpectedCompletion::lateness(task, worker, seconds) * 1e6));
+        let late =
+            terms.add("late", -(ExpectedCompletion::lateness(&Stakes::of(task), &Prospect::of(worker), seconds) * 1e6));
         Some(late - seconds)
     }
 }

@@ -25,6 +25,7 @@ pub use formulas::{
     Adaptive, Affinity, Batch, BestFit, Composite, Cost, Deadline, ExpectedCompletion, Fifo, LoadBalancing,
     Performance, PriorityBased, RoundRobin, WeightedRoundRobin, WorkStealing,
 };
+pub(crate) use formulas::{Prospect, Stakes, fragmentation};
 
 use std::fmt;
 use std::sync::Arc;
@@ -218,6 +219,13 @@ pub trait Policy: Send + Sync {
     fn alpha(&self) -> Option<f64> {
         None
     }
+
+    /// The formula it scores by, if that is the one of `expected_completion`: the scheduler knows then what it looks at, and
+    /// shows it nothing else.
+    #[doc(hidden)]
+    fn expected_completion(&self) -> Option<&ExpectedCompletion> {
+        None
+    }
 }
 
 /// A policy of somebody's own, as an event carries it: shared, since events can be cloned.
@@ -324,23 +332,37 @@ fn from_options(options: &PolicyOptions, config: &Config) -> Result<Box<dyn Poli
 /// The position of the winner among scored candidates: highest score, then fewest spare, then lowest id.
 #[must_use]
 pub fn best(workers: &[WorkerView<'_>], scores: &[Option<f64>]) -> Option<usize> {
-    let mut winner: Option<(usize, f64)> = None;
+    let mut winner: Option<(usize, Rank)> = None;
     for (at, (worker, score)) in workers.iter().zip(scores).enumerate() {
-        // Nobody wins by a score that is no number.
-        let Some(score) = score.filter(|score| !score.is_nan()) else { continue };
-        let wins = winner.is_none_or(|(best, best_score)| {
-            let holder = &workers[best];
-            score
-                .total_cmp(&best_score)
-                .then_with(|| holder.spare.cmp(&worker.spare))
-                .then_with(|| holder.id.cmp(&worker.id))
-                .is_gt()
-        });
-        if wins {
-            winner = Some((at, score));
+        let Some(rank) = score.and_then(|score| Rank::new(score, worker.spare, worker.id)) else { continue };
+        if winner.is_none_or(|(_, best)| rank.beats(best)) {
+            winner = Some((at, rank));
         }
     }
     winner.map(|(at, _)| at)
+}
+
+/// How a candidate stands among the others.
+#[derive(Clone, Copy)]
+pub(crate) struct Rank {
+    score: f64,
+    spare: u32,
+    id: WorkerId,
+}
+
+impl Rank {
+    /// Nobody wins by a score that is no number.
+    #[inline]
+    pub(crate) fn new(score: f64, spare: u32, id: WorkerId) -> Option<Rank> {
+        (!score.is_nan()).then_some(Rank { score, spare, id })
+    }
+
+    /// Whether it comes before another: highest score, then fewest spare, then lowest id.
+    #[inline]
+    pub(crate) fn beats(self, other: Rank) -> bool {
+        let by_score = self.score.total_cmp(&other.score);
+        by_score.then_with(|| other.spare.cmp(&self.spare)).then_with(|| other.id.cmp(&self.id)).is_gt()
+    }
 }
 
 /// The positions of the winner and of those that came next, at most `most` in all, in the order of looking. Those that

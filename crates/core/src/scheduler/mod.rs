@@ -188,6 +188,8 @@ pub struct Scheduler {
     replaced: Option<Box<dyn Policy>>,
     announced: Option<Time>,
     records: bool,
+    /// Whether anybody reads how tasks fare.
+    notices: bool,
     sequence: u64,
     turn: u64,
     /// Weights of the newest observation, one for each moving average that workers have.
@@ -262,6 +264,7 @@ impl Scheduler {
             replaced: None,
             announced: None,
             records: false,
+            notices: true,
             sequence: 0,
             turn: 0,
             alphas: SmallVec::new(),
@@ -291,6 +294,12 @@ impl Scheduler {
     /// Asks for [`Action::Persist`] with every fact worth remembering.
     pub fn keep_records(&mut self, on: bool) {
         self.records = on;
+    }
+
+    /// Says whether [`Action::Notify`] is asked for with every change of a task's status, as it is at first. Who does not
+    /// read them need not have them made.
+    pub fn keep_notices(&mut self, on: bool) {
+        self.notices = on;
     }
 
     /// Uses the policies the configuration names for single types of tasks.
@@ -450,11 +459,18 @@ impl Scheduler {
         JobId { slot, generation: self.jobs[slot].generation }
     }
 
+    #[inline]
     fn notify(&self, slot: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
-        let task = self.tasks.at(slot);
-        let (task, worker) = (task.id(slot), task.at_worker());
-        let worker = (worker != NONE).then(|| self.worker_id(worker));
-        actions.push(Action::Notify { task, status, worker, cause });
+        self.notify_at(slot, self.tasks.at(slot).at_worker(), status, cause, actions);
+    }
+
+    /// The same, naming the worker it is or was with.
+    #[inline]
+    fn notify_at(&self, slot: u32, at: u32, status: Status, cause: Cause, actions: &mut Vec<Action>) {
+        if self.notices {
+            let worker = (at != NONE).then(|| self.worker_id(at));
+            actions.push(Action::Notify { task: self.tasks.id(slot), status, worker, cause });
+        }
     }
 
     #[inline]

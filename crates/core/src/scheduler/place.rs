@@ -6,14 +6,15 @@ use smallvec::SmallVec;
 
 use super::keys::Arrival;
 use super::ready::Head;
-use super::{Flags, Scheduler, State, Timer, Worker, queue_key};
+use super::{Class, Flags, Scheduler, State, Timer, Worker, queue_key};
 use crate::action::Action;
 use crate::explain::{Decision, DecisionCandidate, Remembered};
 use crate::ids::{KindId, NONE, TaskId, WorkerId};
-use crate::policy::{self, TaskView, WorkerView};
-use crate::resources::Amount;
+use crate::policy::{self, ExpectedCompletion, Prospect, Rank, Stakes, TaskView, Terms, WorkerView};
+use crate::resources::{Amount, Vector};
 use crate::task::{Cause, Status};
 use crate::time::Span;
+use crate::tracker::Estimates;
 use crate::worker::WorkerState;
 
 /// Eligible classes whose best workers are scored for one task.
@@ -548,14 +549,25 @@ impl Scheduler {
         if candidates.is_empty() {
             return None;
         }
+        if self.config.limits.decisions_kept == 0
+            && let Some(expected) = self.policy_of(slot).expected_completion()
+        {
+            return self.soonest(expected, slot, candidates);
+        }
         let mut scores = std::mem::take(&mut self.scores);
         let (winner, decision) = {
             let mut views = Views::new();
             self.look_at(slot, candidates, &mut views);
             let task = self.task_view(slot);
-            let policy = &*self.placement(self.signatures[self.tasks.at(slot).signature].needs.task_type).policy;
+            let policy = self.policy_of(slot);
             policy.score_all(&task, &views, &mut scores);
             let winner = policy::best(&views, &scores);
+            debug_assert!(
+                policy.expected_completion().is_none_or(|expected| {
+                    self.soonest(expected, slot, candidates) == winner.map(|at| candidates[at])
+                }),
+                "whether a decision is remembered does not change it"
+            );
             let recorded = winner.filter(|_| self.config.limits.decisions_kept > 0);
             (winner, recorded.map(|winner| self.describe_decision(slot, policy, &task, &views, &scores, winner)))
         };
@@ -565,6 +577,62 @@ impl Scheduler {
             self.remember(Remembered::Scored(Box::new(decision)));
         }
         winner.map(|winner| candidates[winner])
+    }
+
+    fn policy_of(&self, slot: u32) -> &dyn policy::Policy {
+        &*self.placement(self.signatures[self.tasks.at(slot).signature].needs.task_type).policy
+    }
+
+    /// The candidate that [`ExpectedCompletion`] likes best, by the same formula but without the view of everything there is to
+    /// know of each.
+    fn soonest(&self, policy: &ExpectedCompletion, slot: u32, candidates: &[u32]) -> Option<u32> {
+        let task = self.tasks.at(slot);
+        let signature = &self.signatures[task.signature];
+        let stakes = Stakes { now: self.now, deadline: task.deadline, retry_pause: self.retry_terms(slot).backoff };
+        let has_affinity = task.flags.has(Flags::EXTRA);
+        let mut estimates = Estimates::new();
+        self.estimator.estimate_each(task.kind, candidates, task.declared(), &mut estimates);
+        let mut winner: Option<(u32, Rank)> = None;
+        // What all of a class have in common, and how much a task fragments those who have the same reserved: candidates
+        // come class by class, and most of them are alike.
+        let mut common: Option<(u32, &Class, u32)> = None;
+        let mut alike: Option<(&Vector, Option<f64>)> = None;
+        for (&at, &(mut estimate)) in candidates.iter().zip(&estimates) {
+            let worker = &self.workers[at];
+            let (class, spare) = match common {
+                Some((known, class, spare)) if known == worker.class => (class, spare),
+                _ => {
+                    let class = &self.classes[worker.class];
+                    let spare = class.bits.spare(&signature.needs.requires, &signature.needs.skills);
+                    common = Some((worker.class, class, spare));
+                    alike = None;
+                    (class, spare)
+                }
+            };
+            let fragmentation = match alike {
+                Some((reserved, fragmentation)) if reserved.is(&worker.reserved) => fragmentation,
+                _ => policy::fragmentation(&signature.demand, &class.capacity, &worker.reserved),
+            };
+            alike = Some((&worker.reserved, fragmentation));
+            if estimate.samples == 0 && class.speed != 1.0 {
+                estimate.duration = estimate.duration.mul_f64(1.0 / class.speed);
+            }
+            let prospect = Prospect {
+                is_idle: worker.has_free_slot() && worker.queue.is_empty(),
+                backlog: worker.backlog(),
+                cold: if has_affinity { self.warmth(slot, at).0 } else { Span::ZERO },
+                cost_rate: class.cost_rate,
+                estimate,
+            };
+            let score = policy.sum(&stakes, &prospect, fragmentation, &mut Terms::default());
+            let id = WorkerId { slot: at, generation: worker.generation };
+            if let Some(rank) = Rank::new(score, spare, id)
+                && winner.is_none_or(|(_, best)| rank.beats(best))
+            {
+                winner = Some((at, rank));
+            }
+        }
+        winner.map(|(at, _)| at)
     }
 
     fn describe_decision(

@@ -3,6 +3,8 @@
 //! themselves and tell. Attempts are raised by the scheduler alone, hops by whoever passes a task on; a report with an
 //! older attempt, or an older hop of the same attempt, no longer counts.
 
+use std::hint::black_box;
+
 use smallvec::SmallVec;
 
 use super::balance::is_bound;
@@ -145,6 +147,17 @@ impl Scheduler {
             worker.fingerprint = worker.fingerprint.wrapping_add(fingerprint(&Held { task, attempt, hop }));
         }
         before != NONE
+    }
+
+    /// A worker will say something soon, of this task or of none: reads a word of each line of memory that this needs.
+    #[inline]
+    pub(crate) fn load_ahead_for(&self, worker: WorkerId, task: Option<TaskId>) {
+        if let Some(found) = self.workers.get(worker.slot) {
+            black_box((found.generation, found.running_work, found.busy, found.completed, found.fingerprint));
+        }
+        if let Some(found) = task.and_then(|task| self.tasks.record(task)) {
+            black_box((found.planned, found.signature));
+        }
     }
 
     /// A worker with a queue of its own would take so many more tasks.

@@ -48,7 +48,7 @@ impl Scheduler {
         let worker = WorkerId { slot: at, generation: holder.generation };
         let task = TaskId { slot, generation };
         actions.push(Action::Assign { worker, task, attempt, payload, index });
-        actions.push(Action::Notify { task, status: Status::Assigned, worker: Some(worker), cause: Cause::None });
+        self.notify_at(slot, at, Status::Assigned, Cause::None, actions);
         self.persist(Record::Assigned { task, attempt, worker, at: now }, actions);
         if flags.has(Flags::ELEMENT) {
             self.element_left(slot);
@@ -192,8 +192,7 @@ impl Scheduler {
         } else {
             record.since = now;
         }
-        let worker = Some(self.worker_id(at));
-        actions.push(Action::Notify { task, status: Status::Running, worker, cause: Cause::None });
+        self.notify_at(slot, at, Status::Running, Cause::None, actions);
         Ok(())
     }
 

@@ -84,8 +84,7 @@ impl Scheduler {
         if deadline != crate::time::Time::NEVER {
             self.timers.cancel(deadline, Timer::Deadline(id));
         }
-        let worker = (at != NONE).then(|| self.worker_id(at));
-        actions.push(Action::Notify { task: id, status, worker, cause });
+        self.notify_at(slot, at, status, cause, actions);
         self.persist(Record::Settled { task: id, attempt, status, cause, at: self.now }, actions);
         self.counters.settled(status, 1);
         self.tasks.release(slot, status, cause);

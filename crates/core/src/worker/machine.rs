@@ -8,22 +8,23 @@ mod peers;
 mod reports;
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::holdings::Holdings;
 use super::recent::Recent;
 use super::registry::Registry;
 use super::{LoadReport, WorkerSpec};
 use crate::config::{Bind, Config, Stealing};
 use crate::event::{End, Held};
 use crate::ids::{TaskId, WorkerId};
-use crate::map::Map;
 use crate::planted::{Mistake, makes};
 use crate::resources::Vector;
 use crate::rng::Rng;
 use crate::scheduler::sorted::Sorted;
-use crate::steal::{self, Guard, StealOutcome, StealTelemetry, VictimChooser};
+use crate::steal::{self, Guard, StealOutcome, StealStats, VictimChooser};
 use crate::task::Cause;
 use crate::time::{Span, Time, Work};
 use crate::wire::{Beat, Hello, Message, Order, Party, fingerprint};
@@ -34,9 +35,6 @@ const REMEMBERED: usize = 1024;
 const NEWEST: f64 = 0.2;
 /// Tasks asked for ahead of need at the most, for each slot.
 const MOST_AHEAD: u32 = 64;
-
-/// Peers whose steals are counted apart: those asked last.
-const PEERS_KEPT: usize = 64;
 
 /// How long after it was last heard a worker stops what must never run twice: early enough that it has stopped before
 /// anybody else may begin it.
@@ -142,7 +140,7 @@ enum Thief {
         victim: WorkerId,
         sent: Time,
     },
-    /// Found nothing and tries again then.
+    /// Found nothing and tries again then, at the latest: never, if it knows nobody to ask.
     Pause {
         until: Time,
     },
@@ -159,12 +157,12 @@ pub struct WorkerMachine {
     thief: Thief,
     queue: Sorted<QueueKey>,
     running: SmallVec<[TaskId; 4]>,
-    held: Map<TaskId, Entry>,
+    held: Holdings<Entry>,
     reserved: Vector,
     queued_work: Work,
     fingerprint: u64,
-    /// Ends the coordinator has not noted yet, by what they are of. Few, unless it is cut off.
-    unnoted: BTreeMap<Held, (Span, End)>,
+    /// Ends the coordinator has not noted yet, sorted by what they are of. Few, unless it is cut off.
+    unnoted: Vec<(Held, Span, End)>,
     duration_s: Option<f64>,
     round_trip_s: f64,
     seen: u64,
@@ -209,7 +207,8 @@ pub struct WorkerMachine {
     passed_on: Recent<TaskId, (Held, WorkerId)>,
     tried: SmallVec<[WorkerId; 8]>,
     requests: u64,
-    telemetry: StealTelemetry,
+    /// What it counted of its steals: all together. By peer nobody asks, and a worker may ask very many.
+    steal_stats: StealStats,
 }
 
 impl WorkerMachine {
@@ -235,7 +234,7 @@ impl WorkerMachine {
             epoch: 0,
             draining: false,
             load: LoadReport::default(),
-            held: Map::default(),
+            held: Holdings::default(),
             queue: Sorted::default(),
             queued_work: Work::default(),
             running: SmallVec::new(),
@@ -244,7 +243,7 @@ impl WorkerMachine {
             offers: Sorted::default(),
             offered: BTreeMap::new(),
             timeouts: Sorted::default(),
-            unnoted: BTreeMap::new(),
+            unnoted: Vec::new(),
             taken: Recent::new(REMEMBERED),
             denied: Recent::new(REMEMBERED),
             refused: Recent::new(REMEMBERED),
@@ -254,7 +253,7 @@ impl WorkerMachine {
             tried: SmallVec::new(),
             failures: 0,
             requests: 0,
-            telemetry: StealTelemetry::of_recent(PEERS_KEPT),
+            steal_stats: StealStats::default(),
             heard: Time::ZERO,
             fenced: false,
             due: Time::NEVER,
@@ -274,12 +273,20 @@ impl WorkerMachine {
     /// Handles one input at the moment `now`. Timers due by then fire first.
     pub fn step(&mut self, now: Time, input: Input, out: &mut Vec<Output>) {
         self.now = self.now.max(now);
-        if self.due <= self.now {
+        let timers_fired = self.due <= self.now;
+        if timers_fired {
             self.fire_timers(out);
         }
         match input {
             Input::Tick => {}
             Input::Connected => self.greet(out),
+            Input::Told { epoch, message: Message::Noted(held) } if !timers_fired => {
+                if epoch == self.epoch {
+                    self.noted(held);
+                }
+                // Nothing else has changed since the last step, which did all that could be done.
+                return;
+            }
             Input::Told { epoch, message } => self.told(epoch, message, out),
             Input::Message { from, message } => self.hear_peer(from, message, out),
             Input::Unreachable(peer) => self.unreachable(peer, out),
@@ -294,6 +301,20 @@ impl WorkerMachine {
             self.report(out);
         }
         self.due = self.earliest_timer();
+    }
+
+    /// It will be stepped soon: a chance to read what almost every step looks at from memory meanwhile.
+    #[inline]
+    pub fn load_ahead(&self) {
+        // One of each line.
+        black_box((
+            self.now,
+            self.running.len(),
+            self.reserved.in_order().len(),
+            self.unnoted.len(),
+            self.heard,
+            self.spec.slots,
+        ));
     }
 
     /// When `step` must be called again at the latest.
@@ -334,21 +355,21 @@ impl WorkerMachine {
 
     /// What it counted of its steals.
     #[must_use]
-    pub fn telemetry(&self) -> &StealTelemetry {
-        &self.telemetry
+    pub fn steal_stats(&self) -> &StealStats {
+        &self.steal_stats
     }
 
     /// Everything it holds, what it has offered included.
     pub fn holds(&self) -> impl Iterator<Item = Held> + '_ {
         let queued = self.queue.iter().map(|key| key.2);
         let tasks = self.running.iter().copied().chain(queued).chain(self.offered.keys().copied());
-        tasks.filter_map(|task| self.held.get(&task).map(|entry| entry.order.held))
+        tasks.filter_map(|task| self.held.get(task).map(|entry| entry.order.held))
     }
 
     /// What it holds and has not begun, what it has offered included.
     pub fn waiting(&self) -> impl Iterator<Item = &Order> + '_ {
         let queued = self.queue.iter().map(|key| key.2);
-        queued.chain(self.offered.keys().copied()).filter_map(|task| self.held.get(&task).map(|entry| &*entry.order))
+        queued.chain(self.offered.keys().copied()).filter_map(|task| self.held.get(task).map(|entry| &*entry.order))
     }
 
     /// How many ends the coordinator has not noted.
@@ -456,7 +477,7 @@ impl WorkerMachine {
         } else if self.epoch != epoch {
             // What it runs it began in another life of the coordinator, which may not have written that down.
             self.report(out);
-            for entry in self.running.iter().filter_map(|task| self.held.get(task)) {
+            for entry in self.running.iter().filter_map(|task| self.held.get(*task)) {
                 out.push(Output::Send { to: Party::Coordinator, message: Message::Began(entry.order.held) });
             }
         }
@@ -491,15 +512,13 @@ impl WorkerMachine {
                 }
             }
             Message::Revoke { held, cause } => self.revoked(held, cause, out),
-            Message::Noted(held) => {
-                self.unnoted.remove(&held);
-            }
+            Message::Noted(held) => self.noted(held),
             Message::Show { number } => {
                 let holds = self.holds().collect();
                 self.send(Message::Holds { number, seen: self.seen, holds }, out);
             }
             Message::Deny { held } => {
-                let mine = self.held.get(&held.task).map(|entry| entry.order.held);
+                let mine = self.held.get(held.task).map(|entry| entry.order.held);
                 match (mine, self.id) {
                     (Some(mine), Some(to)) if mine.attempt == held.attempt && mine.hop >= held.hop => {
                         self.send(Message::Moved { held: mine, to }, out);
@@ -543,13 +562,13 @@ impl WorkerMachine {
         };
         self.asked = beat.wants;
         self.send(Message::Beat(Box::new(beat)), out);
-        for (&held, &(ran, end)) in &self.unnoted {
+        for &(held, ran, end) in &self.unnoted {
             out.push(Output::Send { to: Party::Coordinator, message: Message::Ended { held, ran, end } });
         }
     }
 
     fn runs_exclusive(&self) -> bool {
-        self.running.iter().any(|task| self.held.get(task).is_some_and(|entry| entry.order.exclusive))
+        self.running.iter().any(|task| self.held.get(*task).is_some_and(|entry| entry.order.exclusive))
     }
 
     /// Cut off from the coordinator for so long that it may soon be given up.
@@ -564,7 +583,7 @@ impl WorkerMachine {
             .running
             .iter()
             .copied()
-            .filter(|task| self.held.get(task).is_some_and(|entry| entry.order.exclusive))
+            .filter(|task| self.held.get(*task).is_some_and(|entry| entry.order.exclusive))
             .collect();
         for task in exclusive {
             self.stop(task, Cause::WorkerLost, out);
@@ -627,7 +646,7 @@ impl WorkerMachine {
         if self.taken.contains(&(task, attempt, hop)) || self.refused.contains(&(task, attempt)) {
             return;
         }
-        if let Some(entry) = self.held.get(&task) {
+        if let Some(entry) = self.held.get(task) {
             if (entry.order.held.attempt, entry.order.held.hop) >= (attempt, hop) {
                 return;
             }
@@ -642,7 +661,8 @@ impl WorkerMachine {
         self.fingerprint = self.fingerprint.wrapping_add(fingerprint(&order.held));
         self.queued_work += order.expected;
         self.queue.insert(queue_key(&order));
-        self.held.insert(task, Entry { order: Arc::new(order), place: Place::Queued, since: self.now, told: false });
+        let entry = Entry { order: Arc::new(order), place: Place::Queued, since: self.now, told: false };
+        self.held.insert_new(task, entry);
         self.thief = match self.thief {
             Thief::Pause { .. } => Thief::Content,
             ref other => other.clone(),
@@ -651,7 +671,7 @@ impl WorkerMachine {
 
     /// Lets go of a task that does not run.
     fn let_go(&mut self, task: TaskId) -> Option<Entry> {
-        let entry = self.held.remove(&task)?;
+        let entry = self.held.remove(task)?;
         self.fingerprint = self.fingerprint.wrapping_sub(fingerprint(&entry.order.held));
         match entry.place {
             Place::Queued => {
@@ -686,7 +706,7 @@ impl WorkerMachine {
         while self.running.len() < self.spec.slots as usize {
             let mut next = None;
             for key in self.queue.iter().take(steal::QUEUE_LOOKS) {
-                let Some(entry) = self.held.get(&key.2) else { continue };
+                let Some(entry) = self.held.get(key.2) else { continue };
                 let fits = self.capacity.has_room(&self.reserved, &entry.order.demand);
                 if fits && !(self.fenced && entry.order.exclusive) {
                     next = Some(key.2);
@@ -702,7 +722,7 @@ impl WorkerMachine {
     }
 
     fn begin(&mut self, task: TaskId, out: &mut Vec<Output>) {
-        let Some(entry) = self.held.get_mut(&task) else { return };
+        let Some(entry) = self.held.get_mut(task) else { return };
         self.queue.remove(&queue_key(&entry.order));
         self.queued_work -= entry.order.expected;
         entry.place = Place::Running;
@@ -717,7 +737,7 @@ impl WorkerMachine {
             self.untold += 1;
             self.report_soon();
         } else {
-            if let Some(entry) = self.held.get_mut(&task) {
+            if let Some(entry) = self.held.get_mut(task) {
                 entry.told = true;
             }
             out.push(Output::Send { to: Party::Coordinator, message: Message::Began(order.held) });
@@ -726,7 +746,7 @@ impl WorkerMachine {
     }
 
     fn stop(&mut self, task: TaskId, cause: Cause, out: &mut Vec<Output>) {
-        if let Some(entry) = self.held.get_mut(&task)
+        if let Some(entry) = self.held.get_mut(task)
             && entry.place == Place::Running
         {
             entry.place = Place::Stopping;
@@ -738,7 +758,7 @@ impl WorkerMachine {
         let ours = |entry: &Entry| {
             entry.order.held.attempt == attempt && matches!(entry.place, Place::Running | Place::Stopping)
         };
-        if !self.held.get(&task).is_some_and(ours) {
+        if !self.held.get(task).is_some_and(ours) {
             return;
         }
         let Some(entry) = self.let_go(task) else { return };
@@ -760,12 +780,22 @@ impl WorkerMachine {
     }
 
     fn report_end(&mut self, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {
-        self.unnoted.insert(held, (ran, end));
+        match self.unnoted.binary_search_by_key(&held, |entry| entry.0) {
+            Ok(at) => self.unnoted[at] = (held, ran, end),
+            Err(at) => self.unnoted.insert(at, (held, ran, end)),
+        }
         self.send(Message::Ended { held, ran, end }, out);
     }
 
+    /// The coordinator knows of an end.
+    fn noted(&mut self, held: Held) {
+        if let Ok(at) = self.unnoted.binary_search_by_key(&held, |entry| entry.0) {
+            self.unnoted.remove(at);
+        }
+    }
+
     fn revoked(&mut self, held: Held, cause: Cause, out: &mut Vec<Output>) {
-        match self.held.get(&held.task) {
+        match self.held.get(held.task) {
             Some(entry) if entry.order.held.attempt > held.attempt => {}
             Some(entry) if matches!(entry.place, Place::Running | Place::Stopping) => {
                 self.stop(held.task, cause, out);
@@ -792,7 +822,8 @@ impl WorkerMachine {
 
     /// Whether the end of an attempt, under whatever hop, is still being told.
     fn is_unnoted(&self, held: Held) -> bool {
-        self.unnoted.range(Held { hop: 0, ..held }..=Held { hop: u32::MAX, ..held }).next().is_some()
+        let from = self.unnoted.partition_point(|entry| entry.0 < Held { hop: 0, ..held });
+        self.unnoted.get(from).is_some_and(|(told, ..)| told.task == held.task && told.attempt == held.attempt)
     }
 
     fn ruled(&mut self, held: Held, yours: bool) {
@@ -811,6 +842,6 @@ impl WorkerMachine {
         self.fingerprint = self.fingerprint.wrapping_add(fingerprint(&entry.order.held));
         self.queued_work += entry.order.expected;
         self.queue.insert(queue_key(&entry.order));
-        self.held.insert(held.task, entry);
+        self.held.insert_new(held.task, entry);
     }
 }

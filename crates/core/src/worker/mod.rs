@@ -1,5 +1,6 @@
 //! What a worker is to the scheduler: what it can do, how much it has, and how it fares; and the machine it runs itself.
 
+mod holdings;
 mod machine;
 mod recent;
 mod registry;

@@ -37,6 +37,9 @@ impl Registry {
 
     /// News of some peers. Those not heard of for `stale_after` are forgotten, and the oldest if there are too many.
     pub(crate) fn merge(&mut self, digest: &[PeerDigest], own: Option<WorkerId>, now: Time, stale_after: Span) {
+        if self.known.is_empty() {
+            self.known.reserve(digest.len());
+        }
         for news in digest.iter().filter(|news| Some(news.worker) != own) {
             self.set(Peer { worker: news.worker, depth: news.depth, load: news.load }, now, now);
         }

@@ -309,4 +309,22 @@ fn a_thief_tells_of_its_end_with_what_comes_of_its_question() {
     assert!(due.since(now) <= Span::from_millis(4));
     bench.step(due, Input::Tick);
     assert_eq!(bench.told_of(), [1]);
+
+#[test]
+fn who_knows_nobody_to_ask_waits_for_news_and_for_no_timer() {
+    let mut bench = Bench::new();
+    bench.told(Time(1), Message::Heard { sent: Time(1), nothing: true });
+    assert_eq!(bench.asked(), None);
+    // All that is left to do is to beat.
+    assert_eq!(bench.machine.next_timer(), Some(bench.quarters(1)));
+    let busy = PeerDigest { worker: WorkerId::from_bits(2), depth: 9, backlog: Span::from_secs(9), load: 1.0 };
+    bench.told(Time(2), Message::Digest(vec![busy]));
+    let request = bench.asked().expect("somebody has something now");
+    // It never answers, so it is forgotten, and nobody else is known.
+    bench.step(bench.quarters(1), Input::Tick);
+    assert_eq!((bench.asked(), bench.machine.next_timer()), (None, Some(bench.quarters(2))));
+    // An answer that comes late is news too.
+    let message = Message::Refuse { request, reason: Reason::TooLittle, depth: 9 };
+    bench.step(bench.quarters(1) + Span(1), Input::Message { from: busy.worker, message });
+    assert!(bench.asked().is_some());
 }

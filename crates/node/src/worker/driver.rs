@@ -476,11 +476,11 @@ impl Driver {
         if messages.is_empty() && ended.is_empty() && want.is_none() && packet == Packet::default() {
             return;
         }
-        let told = (self.machine.telemetry().total().attempts, self.peers.relayed);
+        let told = (self.machine.steal_stats().attempts, self.peers.relayed);
         let (attempts, relayed, at) = self.steals_told;
         let due = self.now.since(at) >= TELL_STEALS || self.leaving != Leaving::No;
         if told != (attempts, relayed) && due {
-            let steals = Steals { relayed: told.1, ..Steals::from(self.machine.telemetry().total()) };
+            let steals = Steals { relayed: told.1, ..Steals::from(self.machine.steal_stats()) };
             packet.steals = Some(Box::new(steals));
             self.steals_told = (told.0, told.1, self.now);
         }

@@ -44,11 +44,12 @@ impl World {
     fn crash(&mut self, node: u32, back_after: Option<Span>) {
         let Some(found) = self.nodes.get(node as usize).filter(|node| node.alive) else { return };
         self.counts.deaths += 1;
-        self.steals.add(found.machine.telemetry().total());
+        self.steals.add(found.machine.steal_stats());
         self.drop_runs(node);
         let found = &mut self.nodes[node as usize];
         found.alive = false;
         found.life += 1;
+        self.lines[node as usize].life = found.life;
         found.timer = Time::NEVER;
         found.paused_until = Time::ZERO;
         for missed in std::mem::take(&mut found.missed) {

@@ -52,8 +52,8 @@ impl World {
         self.stop_fetching(run);
         let running = &mut self.runs[run as usize];
         running.until = self.now + self.setting.network.latency + running.takes;
-        let (until, generation) = (running.until, running.generation);
-        self.calendar.push(until, Happening::RunEnds { run, generation });
+        let (node, until, generation) = (running.node, running.until, running.generation);
+        self.calendar.push(until, Happening::RunEnds { node, run, generation });
     }
 
     /// A run does not read any more; others may be faster then.

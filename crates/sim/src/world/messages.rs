@@ -27,7 +27,7 @@ impl World {
         self.counts.messages += 1;
         self.beats_sent += u64::from(heartbeat);
         let open = match (route.from, route.to) {
-            (Sender::Coordinator, Some(node)) => self.nodes[node as usize].open,
+            (Sender::Coordinator, Some(node)) => self.lines[node as usize].open,
             // A worker sends to few at a time.
             (from, to) => {
                 let same = |at: &u32| {
@@ -42,7 +42,7 @@ impl World {
         } else {
             let at = self.begin_frame(route);
             if let (Sender::Coordinator, Some(node)) = (route.from, route.to) {
-                self.nodes[node as usize].open = at;
+                self.lines[node as usize].open = at;
             }
             self.open.push(at);
             at
@@ -74,7 +74,11 @@ impl World {
     fn transmit_frame(&mut self, at: u32) {
         let route = self.frames[at as usize].route;
         if let (Sender::Coordinator, Some(node)) = (route.from, route.to) {
-            self.nodes[node as usize].open = NONE;
+            self.lines[node as usize].open = NONE;
+        }
+        if self.steady {
+            self.calendar.push(self.now + self.setting.network.latency, Happening::Deliver(at));
+            return;
         }
         let seat = self.seats[route.seat as usize].part;
         let part = |node: Option<u32>| node.map_or(seat, |node| self.nodes[node as usize].part);
@@ -135,7 +139,7 @@ impl World {
             (None, Sender::Coordinator) => return,
         };
         // Connections end with the process at either end.
-        if self.nodes[whose as usize].life != life || to.is_none() && !self.seats[seat as usize].alive {
+        if self.lines[whose as usize].life != life || to.is_none() && !self.seats[seat as usize].alive {
             return;
         }
         let beats = messages.iter().filter(|parcel| parcel.heartbeat).count() as u64;
@@ -224,7 +228,7 @@ impl World {
     /// A coordinator's message goes out now, with whatever else it says in this step.
     pub(super) fn send(&mut self, seat: u32, to: WorkerId, message: Message) {
         let Some(node) = self.node_behind(seat, to) else { return };
-        let life = self.nodes[node as usize].life;
+        let life = self.lines[node as usize].life;
         let heartbeat = is_heartbeat(&message, self.answers_beat);
         self.pack(Route { to: Some(node), seat, life, from: Sender::Coordinator }, heartbeat, message);
     }
@@ -294,7 +298,7 @@ impl World {
                 worker::Output::Send { to: Party::Worker(peer), message } => {
                     // Who is not there any more cannot be reached; a real driver would say so after a while.
                     let Some(other) = self.node_behind(seat, peer) else { continue };
-                    let life = self.nodes[other as usize].life;
+                    let life = self.lines[other as usize].life;
                     self.pack(Route { to: Some(other), seat, life, from }, false, message);
                 }
                 worker::Output::Run(order) => self.begin(node, &order),

@@ -5,6 +5,8 @@
 //! do then is what they do in a real cluster. The same seed gives the same world, event for event; its [`World::digest`]
 //! is the proof.
 
+use std::hint::black_box;
+
 use filch_core::coordinator;
 use filch_core::map::Map;
 use filch_core::policy::PolicyError;
@@ -64,7 +66,7 @@ enum Happening {
     /// A frame arrives.
     Deliver(u32),
     /// A task that runs comes to its end.
-    RunEnds { run: u32, generation: u32 },
+    RunEnds { node: u32, run: u32, generation: u32 },
     /// A worker's timer.
     Timer(u32),
     /// A coordinator's.
@@ -129,7 +131,9 @@ enum Sender {
     Stranger(u32),
 }
 
+/// In one line of the cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Running {
     node: u32,
     task: TaskId,
@@ -169,13 +173,12 @@ impl Running {
 #[repr(C)]
 struct Node {
     alive: bool,
+    /// As in its [`Line`].
     life: u32,
     /// The coordinator it is connected to.
     seat: u32,
     /// Who is in the same part of a network that is cut; 0 is where the coordinator is.
     part: u32,
-    /// The frame to it that a coordinator is filling.
-    open: u32,
     class: u32,
     /// When its next timer stands in the calendar.
     timer: Time,
@@ -193,6 +196,16 @@ struct Node {
     paused_at: Time,
     /// What came while it was paused.
     missed: Vec<Happening>,
+}
+
+/// Where a worker is connected to the network: all of it that a coordinator's step looks at, and so little that it fits into
+/// a cache for very many workers.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// How often the worker has died.
+    life: u32,
+    /// The frame to it that a coordinator is filling.
+    open: u32,
 }
 
 /// A clock that is wrong.
@@ -310,6 +323,10 @@ pub struct World {
     /// Descriptions of tasks on their way to the disk.
     specs: Map<u32, TaskSpec>,
     nodes: Vec<Node>,
+    /// By worker.
+    lines: Vec<Line>,
+    /// Whether every frame comes, after the same time: nothing is lost, doubled or cut off, ever.
+    steady: bool,
     calendar: Calendar<Happening>,
     frames: Vec<Frame>,
     free_frames: Vec<u32>,
@@ -386,7 +403,6 @@ impl World {
                     busy: Span::ZERO,
                     clock: Clock::default(),
                     latest: (Time::ZERO, Time::ZERO),
-                    open: NONE,
                 });
             }
         }
@@ -430,6 +446,8 @@ impl World {
             hopeless: 0,
             first_hopeless: None,
             caches: if workload.warmth.list.is_empty() { Vec::new() } else { vec![Cache::default(); nodes.len()] },
+            lines: vec![Line { life: 0, open: NONE }; nodes.len()],
+            steady: setting.network.is_steady() && setting.faults.is_empty(),
             nodes,
             workload,
             setting: Setting { config, ..setting },
@@ -509,7 +527,7 @@ impl World {
     pub fn steals(&self) -> StealStats {
         let mut all = self.steals.clone();
         for node in self.nodes.iter().filter(|node| node.alive) {
-            all.add(node.machine.telemetry().total());
+            all.add(node.machine.steal_stats());
         }
         all
     }
@@ -615,7 +633,8 @@ impl World {
 
     /// One happening. None if there is none before `until`.
     pub fn next(&mut self, until: Time) -> Option<()> {
-        let (at, what) = self.calendar.pop()?;
+        let World { calendar, nodes, frames, runs, seats, .. } = self;
+        let (at, what) = calendar.pop(|what| load_ahead(what, nodes, frames, runs, seats))?;
         if at > until {
             self.calendar.push(at, what);
             return None;
@@ -651,7 +670,7 @@ impl World {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Deliver(at) => self.deliver(at),
-            Happening::RunEnds { run, generation } => self.run_ends(run, generation),
+            Happening::RunEnds { node, run, generation } => self.run_ends(node, run, generation),
             Happening::Timer(node) => self.timer(node),
             Happening::CoordinatorTimer(seat) => {
                 let found = &mut self.seats[seat as usize];
@@ -678,6 +697,32 @@ impl World {
             Happening::Whole(part) => self.make_whole(part),
         }
     }
+}
+
+/// Reads a word of each line of memory that what is to happen will look at. With very many workers none of them is in a cache;
+/// those of several happenings come at the same time if they are read together, and one after another otherwise.
+fn load_ahead(what: &Happening, nodes: &[Node], frames: &[Frame], runs: &[Running], seats: &[Seat]) {
+    let node = match *what {
+        Happening::Deliver(frame) => {
+            let Frame { route, messages } = &frames[frame as usize];
+            match (route.to, route.from, messages.first()) {
+                (Some(node), ..) => node,
+                (None, Sender::Worker(worker, _), Some(first)) => {
+                    return seats[route.seat as usize].coordinator.load_ahead(worker, &first.message);
+                }
+                (None, ..) => return,
+            }
+        }
+        Happening::RunEnds { node, run, .. } => {
+            black_box(runs[run as usize].live);
+            node
+        }
+        Happening::Timer(node) => node,
+        _ => return,
+    };
+    let node = &nodes[node as usize];
+    black_box(node.paused_until);
+    node.machine.load_ahead();
 }
 
 impl World {

@@ -54,6 +54,8 @@ impl Seat {
         } else {
             coordinator.keep_records(true);
         }
+        // A world counts what is recorded, and has no use for the steps in between.
+        coordinator.keep_notices(false);
         Ok(Seat {
             coordinator,
             alive: true,

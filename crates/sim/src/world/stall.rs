@@ -28,7 +28,7 @@ impl World {
     /// When the next thing happens that is no mere timer or message, if anything will.
     pub(super) fn awaited(&self) -> Option<Time> {
         let matters = |what: &Happening| match what {
-            Happening::RunEnds { run, generation } => {
+            Happening::RunEnds { run, generation, .. } => {
                 let run = &self.runs[*run as usize];
                 run.live && run.generation == *generation
             }

@@ -1,5 +1,7 @@
 //! Tasks in the world: they arrive, run as long as they take, and end.
 
+use std::hint::black_box;
+
 use filch_core::wire::Order;
 use filch_core::worker;
 use filch_core::{Cause, End, Held, Span, Status, Time};
@@ -114,7 +116,7 @@ impl World {
         if fetch {
             self.fetch(run);
         } else {
-            self.calendar.push(until, Happening::RunEnds { run, generation });
+            self.calendar.push(until, Happening::RunEnds { node, run, generation });
         }
         self.mark(|| Mark::Began { task: index, node });
         if let Some(watch) = &mut self.watch {
@@ -134,7 +136,7 @@ impl World {
     fn saved(&mut self, node: u32, index: u32) -> Span {
         let Some(cache) = self.caches.get_mut(node as usize) else { return Span::ZERO };
         let warmth = &self.workload.warmth;
-        let there = cache.take(self.nodes[node as usize].life, warmth.of(index), warmth.kept);
+        let there = cache.take(self.lines[node as usize].life, warmth.of(index), warmth.kept);
         Span(warmth.saved.0.saturating_mul(there))
     }
 
@@ -170,7 +172,7 @@ impl World {
             self.halt(run);
             self.runs[run as usize].stopping = Some(cause);
             let generation = self.runs[run as usize].generation;
-            self.calendar.push(self.now, Happening::RunEnds { run, generation });
+            self.calendar.push(self.now, Happening::RunEnds { node, run, generation });
         }
     }
 
@@ -189,14 +191,15 @@ impl World {
         ended
     }
 
-    pub(super) fn run_ends(&mut self, run: u32, generation: u32) {
-        let running = self.runs[run as usize];
+    pub(super) fn run_ends(&mut self, node: u32, run: u32, generation: u32) {
+        // Both come from memory together, since neither has to be read to find the other.
+        let (running, found) = (self.runs[run as usize], &mut self.nodes[node as usize]);
+        let paused = black_box(found.paused_until > self.now);
         if !running.live || running.generation != generation {
             return;
         }
-        let node = &mut self.nodes[running.node as usize];
-        if node.paused_until > self.now {
-            node.missed.push(Happening::RunEnds { run, generation });
+        if paused {
+            found.missed.push(Happening::RunEnds { node, run, generation });
             return;
         }
         let Running { node, task, attempt, index, stopping, .. } = self.end_run(run);

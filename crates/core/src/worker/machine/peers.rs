@@ -5,8 +5,8 @@ use crate::capabilities::CapabilityBits;
 use crate::config::Stealing;
 use crate::ids::{TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
-use crate::steal::{self, Choice, Hunger, Loot, StealOutcome};
-use crate::time::Span;
+use crate::steal::{self, Choice, Hunger, Loot, Peers as _, StealOutcome};
+use crate::time::{Span, Time};
 use crate::tracker::expected_end;
 use crate::wire::{Ask, Message, Order, Party, Reason};
 
@@ -24,6 +24,9 @@ impl WorkerMachine {
                 if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
                     self.tried.push(peer);
                     self.steal_ended(Some(peer), self.asked_since(), StealOutcome::Rejection, out);
+                } else if self.waits_for_news() && !self.peers.is_empty() {
+                    // Too late for the question, but it has something now.
+                    self.thief = Thief::Content;
                 }
             }
             Message::Accept { holds } => {
@@ -53,7 +56,7 @@ impl WorkerMachine {
         let backlog = self.backlog();
         let can = CapabilityBits::new(&thief.capabilities);
         let check = |task: TaskId| {
-            let Some(entry) = self.held.get(&task) else { return Err(steal::Kept::Bound) };
+            let Some(entry) = self.held.get(task) else { return Err(steal::Kept::Bound) };
             let order = &entry.order;
             let able = order.requires.ids().iter().all(|id| can.has(*id))
                 && order.demand.amounts().iter().all(|&(resource, needs)| needs <= thief.resources.get(resource));
@@ -66,7 +69,7 @@ impl WorkerMachine {
             };
             self.guard.check(&loot, backlog)
         };
-        let expected = |key: &QueueKey| self.held.get(&key.2).map_or(Span::ZERO, |entry| entry.order.expected);
+        let expected = |key: &QueueKey| self.held.get(key.2).map_or(Span::ZERO, |entry| entry.order.expected);
         let queue = self.queue.iter().map(|key| (key.2, expected(key)));
         let mut taken = Vec::new();
         if self.recent_first {
@@ -82,7 +85,7 @@ impl WorkerMachine {
         let due = self.now + self.patience();
         let mut orders = Vec::with_capacity(taken.len());
         for task in taken {
-            let Some(entry) = self.held.get_mut(&task) else { continue };
+            let Some(entry) = self.held.get_mut(task) else { continue };
             self.queue.remove(&queue_key(&entry.order));
             self.queued_work -= entry.order.expected;
             entry.place = Place::Offered;
@@ -98,7 +101,7 @@ impl WorkerMachine {
 
     pub(super) fn backlog(&self) -> Span {
         let mut work = self.queued_work;
-        for entry in self.running.iter().filter_map(|task| self.held.get(task)) {
+        for entry in self.running.iter().filter_map(|task| self.held.get(*task)) {
             work += expected_end(self.now, entry.since, entry.order.expected).since(self.now);
         }
         work.per(self.spec.slots)
@@ -149,8 +152,8 @@ impl WorkerMachine {
     ) {
         let success = outcome == StealOutcome::Success;
         self.chooser.learn(success);
-        if let Some(victim) = victim {
-            self.telemetry.record(Some(victim), latency, outcome);
+        if victim.is_some() {
+            self.steal_stats.record(latency, outcome);
         }
         self.thief = Thief::Content;
         if success {
@@ -166,12 +169,22 @@ impl WorkerMachine {
         }
     }
 
+    /// Whether it knows nobody who has anything, and looks for work again when it hears of somebody.
+    fn waits_for_news(&self) -> bool {
+        matches!(self.thief, Thief::Pause { until: Time::NEVER })
+    }
+
     fn pause(&mut self) {
+        self.tried.clear();
+        if self.peers.is_empty() {
+            // However often it looked, there would be nobody to ask before somebody says so; the coordinator does.
+            self.thief = Thief::Pause { until: Time::NEVER };
+            return;
+        }
         let Stealing { backoff_base, backoff_max, backoff_jitter, .. } = self.stealing;
         let searches = self.failures / self.stealing.max_retries.max(1);
         let pause = steal::backoff(&mut self.rng, backoff_base, backoff_max, backoff_jitter, searches);
         self.thief = Thief::Pause { until: self.now + pause };
-        self.tried.clear();
     }
 
     /// Whether what it runs should be done before an answer to a question asked now has come.
@@ -217,7 +230,7 @@ impl WorkerMachine {
                 out.push(Output::Send { to: Party::Worker(victim.worker), message: Message::Ask(Box::new(ask)) });
             }
             Some(Choice::Refused(_)) | None => {
-                self.failures += 1;
+                self.failures += u32::from(!self.peers.is_empty());
                 self.pause();
             }
         }

@@ -33,7 +33,7 @@ impl WorkerMachine {
         out.extend(self.reports.drain(..).map(say));
         if std::mem::take(&mut self.untold) > 0 {
             for task in &self.running {
-                if let Some(entry) = self.held.get_mut(task)
+                if let Some(entry) = self.held.get_mut(*task)
                     && !std::mem::replace(&mut entry.told, true)
                 {
                     out.push(say(Message::Began(entry.order.held)));
