@@ -157,6 +157,22 @@ fn tasks_of_a_run_reach_no_cluster_that_does_not_know_them() {
 }
 
 #[test]
+fn a_worker_says_of_each_peer_how_its_steals_went() {
+    let mut cluster = Cluster::start(&["--plain"]);
+    cluster.worker("alpha", &["--slots", "1"]);
+    cluster.worker("beta", &["--slots", "1"]);
+    cluster.told(&["submit", "--wait", "--to", "alpha", "--array", "1-40", "--", "sleep", "0.05"]);
+    let of_alpha = || cluster.json(&["worker", "show", "beta", "--json"])["steals"][0].clone();
+    wait_for("it was told", || of_alpha()["successes"].as_u64().is_some_and(|successes| successes > 0));
+    let steals = of_alpha();
+    assert_eq!(steals["peer"], "alpha");
+    assert!(steals["attempts"].as_u64() >= steals["successes"].as_u64(), "{steals}");
+    assert!(steals["latency_avg_ms"].as_f64().is_some_and(|latency| latency > 0.0), "{steals}");
+    assert!(cluster.told(&["worker", "show", "beta"]).contains("asked for work"));
+    assert_eq!(cluster.json(&["worker", "show", "alpha", "--json"])["steals"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
 fn a_worker_and_a_coordinator_whose_terminal_is_closed_leave_in_order() {
     let mut cluster = Cluster::start(&["--plain"]);
     let alpha = cluster.worker("alpha", &["--slots", "1"]);

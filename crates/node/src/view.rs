@@ -190,6 +190,28 @@ pub struct WorkerView {
     pub resources: Vec<(String, f64)>,
     /// Where its peers reach it.
     pub address: String,
+    /// How its steals went, by peer: of those it asked last.
+    #[serde(default)]
+    pub steals: Vec<PeerView>,
+}
+
+/// How the steals of a worker from one of its peers went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerView {
+    /// The name of the peer.
+    pub peer: String,
+    /// Requests.
+    pub attempts: u64,
+    /// Those that brought something.
+    pub successes: u64,
+    /// Those without an answer in time.
+    pub timeouts: u64,
+    /// Those that did not reach it.
+    pub network_errors: u64,
+    /// Those that were refused.
+    pub rejections: u64,
+    /// How long an answer took, on average.
+    pub latency_avg_ms: f64,
 }
 
 /// Figures of the whole.

@@ -309,5 +309,21 @@ async fn show(client: &Client, name: &str, as_json: bool) -> anyhow::Result<Exit
         ("capabilities", worker.capabilities.join(" ")),
         ("address", or_dash((!worker.address.is_empty()).then(|| worker.address.clone()))),
     ]))?;
+    if !worker.steals.is_empty() {
+        let mut table =
+            table(&["asked for work", "times", "successes", "timeouts", "net errors", "rejections", "answer after"]);
+        for peer in &worker.steals {
+            table.add_row([
+                text(&peer.peer),
+                peer.attempts.to_string(),
+                peer.successes.to_string(),
+                peer.timeouts.to_string(),
+                peer.network_errors.to_string(),
+                peer.rejections.to_string(),
+                format!("{:.2} ms", peer.latency_avg_ms),
+            ]);
+        }
+        output::print(&format!("\n{table}\n"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! Counts and latencies of steals, per peer and in total, with the report people know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::Bound;
 
@@ -229,14 +229,30 @@ impl fmt::Display for PeerStats {
 pub struct StealTelemetry {
     total: StealStats,
     peers: BTreeMap<WorkerId, PeerStats>,
+    /// How many peers are kept apart, if not all; those asked last are, and stand here with the latest last.
+    most: Option<usize>,
+    recent: VecDeque<WorkerId>,
 }
 
 impl StealTelemetry {
+    /// One that keeps only so many peers apart, those that were asked last. The total counts all.
+    #[must_use]
+    pub fn of_recent(most: usize) -> StealTelemetry {
+        StealTelemetry { most: Some(most.max(1)), ..StealTelemetry::default() }
+    }
+
     /// Adds an attempt. A search that found nobody to ask has no victim, an attempt without an answer no latency.
     pub fn record(&mut self, victim: Option<WorkerId>, latency: Option<Span>, outcome: StealOutcome) {
         self.total.record(latency, outcome);
-        if let Some(victim) = victim {
-            self.peers.entry(victim).or_default().record(latency, outcome);
+        let Some(victim) = victim else { return };
+        self.peers.entry(victim).or_default().record(latency, outcome);
+        let Some(most) = self.most else { return };
+        self.recent.retain(|known| *known != victim);
+        self.recent.push_back(victim);
+        if self.recent.len() > most
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.peers.remove(&oldest);
         }
     }
 
@@ -265,6 +281,7 @@ impl StealTelemetry {
 
     /// Forgets a peer that left; the total stays.
     pub fn forget(&mut self, worker: WorkerId) {
+        self.recent.retain(|known| *known != worker);
         self.peers.remove(&worker);
     }
 }

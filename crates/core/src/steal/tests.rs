@@ -228,12 +228,17 @@ fn the_report_reads_as_documented() {
 }
 
 #[test]
-fn a_peer_that_left_is_forgotten_and_still_counted_in_the_total() {
-    let mut telemetry = StealTelemetry::default();
-    for peer in [1, 2, 3, 1, 4] {
+fn of_very_many_peers_those_asked_last_are_kept_apart_and_all_are_counted() {
+    let mut telemetry = StealTelemetry::of_recent(3);
+    for peer in [1, 2, 3, 1, 4, 5] {
         telemetry.record(Some(WorkerId::from_bits(peer)), None, StealOutcome::Timeout);
     }
-    telemetry.forget(WorkerId::from_bits(1));
     let kept: Vec<u64> = telemetry.peers().map(|(peer, _)| peer.to_bits()).collect();
-    assert_eq!((kept, telemetry.total().timeouts), (vec![2, 3, 4], 5));
+    assert_eq!(kept, [1, 4, 5]);
+    assert_eq!(
+        (telemetry.total().timeouts, telemetry.peer(WorkerId::from_bits(1)).map(|peer| peer.timeouts)),
+        (6, Some(2))
+    );
+    telemetry.forget(WorkerId::from_bits(4));
+    assert_eq!(telemetry.peers().count(), 2);
 }

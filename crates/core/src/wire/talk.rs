@@ -455,6 +455,20 @@ pub struct Steals {
     /// How many of those that were answered fell into each part of the fine histogram.
     #[prost(uint32, repeated, tag = "12")]
     pub fine: Vec<u32>,
+    /// The same of single peers, those asked last.
+    #[prost(message, repeated, tag = "13")]
+    pub peers: Vec<PeerSteals>,
+}
+
+/// How a worker's steals from one peer went.
+#[derive(Clone, PartialEq, Message)]
+pub struct PeerSteals {
+    /// The peer.
+    #[prost(uint64, tag = "1")]
+    pub worker: u64,
+    /// How they went.
+    #[prost(message, optional, boxed, tag = "2")]
+    pub steals: Option<Box<Steals>>,
 }
 
 impl From<&StealStats> for Steals {
@@ -472,6 +486,7 @@ impl From<&StealStats> for Steals {
             latency_max_nanos: stats.latency_max.0,
             relayed: 0,
             fine: stats.fine.clone(),
+            peers: Vec::new(),
         }
     }
 }

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use super::holdings::Holdings;
 use super::recent::Recent;
 use super::registry::Registry;
+use super::unnoted::Unnoted;
 use super::{LoadReport, WorkerSpec};
 use crate::config::{Bind, Config, Stealing};
 use crate::event::{End, Held};
@@ -24,7 +25,7 @@ use crate::planted::{Mistake, makes};
 use crate::resources::Vector;
 use crate::rng::Rng;
 use crate::scheduler::sorted::Sorted;
-use crate::steal::{self, Guard, StealOutcome, StealStats, VictimChooser};
+use crate::steal::{self, Guard, StealOutcome, StealStats, StealTelemetry, VictimChooser};
 use crate::task::Cause;
 use crate::time::{Span, Time, Work};
 use crate::wire::{Beat, Hello, Message, Order, Party, fingerprint};
@@ -33,6 +34,8 @@ use crate::wire::{Beat, Hello, Message, Order, Party, fingerprint};
 const REMEMBERED: usize = 1024;
 /// Weight of the newest observation in the averages of durations and round trips.
 const NEWEST: f64 = 0.2;
+/// Peers whose steals are counted apart, if that is wanted: those asked last.
+const PEERS_KEPT: usize = 16;
 /// Tasks asked for ahead of need at the most, for each slot.
 const MOST_AHEAD: u32 = 64;
 
@@ -161,8 +164,7 @@ pub struct WorkerMachine {
     reserved: Vector,
     queued_work: Work,
     fingerprint: u64,
-    /// Ends the coordinator has not noted yet, sorted by what they are of. Few, unless it is cut off.
-    unnoted: Vec<(Held, Span, End)>,
+    unnoted: Unnoted,
     duration_s: Option<f64>,
     round_trip_s: f64,
     seen: u64,
@@ -207,8 +209,10 @@ pub struct WorkerMachine {
     passed_on: Recent<TaskId, (Held, WorkerId)>,
     tried: SmallVec<[WorkerId; 8]>,
     requests: u64,
-    /// What it counted of its steals: all together. By peer nobody asks, and a worker may ask very many.
+    /// What it counted of its steals, all together.
     steal_stats: StealStats,
+    /// The same by peer, for who wants to know.
+    by_peer: Option<Box<StealTelemetry>>,
 }
 
 impl WorkerMachine {
@@ -243,7 +247,7 @@ impl WorkerMachine {
             offers: Sorted::default(),
             offered: BTreeMap::new(),
             timeouts: Sorted::default(),
-            unnoted: Vec::new(),
+            unnoted: Unnoted::default(),
             taken: Recent::new(REMEMBERED),
             denied: Recent::new(REMEMBERED),
             refused: Recent::new(REMEMBERED),
@@ -254,6 +258,7 @@ impl WorkerMachine {
             failures: 0,
             requests: 0,
             steal_stats: StealStats::default(),
+            by_peer: None,
             heard: Time::ZERO,
             fenced: false,
             due: Time::NEVER,
@@ -353,10 +358,20 @@ impl WorkerMachine {
         self.running.len() as u32
     }
 
-    /// What it counted of its steals.
+    /// What it counted of its steals, all together.
     #[must_use]
     pub fn steal_stats(&self) -> &StealStats {
         &self.steal_stats
+    }
+
+    /// Counts steals by peer from now on. Who plays very many workers and reads nothing of it does without.
+    pub fn count_steals_by_peer(&mut self) {
+        self.by_peer.get_or_insert_with(|| Box::new(StealTelemetry::of_recent(PEERS_KEPT)));
+    }
+
+    /// What it counted of its steals from each of the peers asked last, if it [does](WorkerMachine::count_steals_by_peer).
+    pub fn steals_by_peer(&self) -> impl Iterator<Item = (WorkerId, &StealStats)> {
+        self.by_peer.iter().flat_map(|telemetry| telemetry.peers())
     }
 
     /// Everything it holds, what it has offered included.
@@ -562,7 +577,7 @@ impl WorkerMachine {
         };
         self.asked = beat.wants;
         self.send(Message::Beat(Box::new(beat)), out);
-        for &(held, ran, end) in &self.unnoted {
+        for (held, ran, end) in self.unnoted.iter() {
             out.push(Output::Send { to: Party::Coordinator, message: Message::Ended { held, ran, end } });
         }
     }
@@ -774,24 +789,19 @@ impl WorkerMachine {
             return;
         }
         let held = entry.order.held;
-        self.unnoted.insert(held, (ran, end));
+        self.unnoted.set(held, ran, end);
         self.reports.push(Message::Ended { held, ran, end });
         self.report_soon();
     }
 
     fn report_end(&mut self, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {
-        match self.unnoted.binary_search_by_key(&held, |entry| entry.0) {
-            Ok(at) => self.unnoted[at] = (held, ran, end),
-            Err(at) => self.unnoted.insert(at, (held, ran, end)),
-        }
+        self.unnoted.set(held, ran, end);
         self.send(Message::Ended { held, ran, end }, out);
     }
 
     /// The coordinator knows of an end.
     fn noted(&mut self, held: Held) {
-        if let Ok(at) = self.unnoted.binary_search_by_key(&held, |entry| entry.0) {
-            self.unnoted.remove(at);
-        }
+        self.unnoted.remove(held);
     }
 
     fn revoked(&mut self, held: Held, cause: Cause, out: &mut Vec<Output>) {
@@ -809,7 +819,8 @@ impl WorkerMachine {
                     Some(&(passed, to)) if passed.attempt == held.attempt && passed.hop > held.hop => {
                         self.send(Message::Moved { held: passed, to }, out);
                     }
-                    _ if self.is_unnoted(held) => {}
+                    // Its end is still being told.
+                    _ if self.unnoted.has_attempt(held) => {}
                     // It has never come, or has gone already.
                     _ => {
                         self.refused.insert((held.task, held.attempt), ());
@@ -818,12 +829,6 @@ impl WorkerMachine {
                 }
             }
         }
-    }
-
-    /// Whether the end of an attempt, under whatever hop, is still being told.
-    fn is_unnoted(&self, held: Held) -> bool {
-        let from = self.unnoted.partition_point(|entry| entry.0 < Held { hop: 0, ..held });
-        self.unnoted.get(from).is_some_and(|(told, ..)| told.task == held.task && told.attempt == held.attempt)
     }
 
     fn ruled(&mut self, held: Held, yours: bool) {

@@ -6,6 +6,7 @@ mod recent;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod unnoted;
 
 pub use machine::{Input, Output, WorkerMachine, fence_after};
 

@@ -309,6 +309,7 @@ fn a_thief_tells_of_its_end_with_what_comes_of_its_question() {
     assert!(due.since(now) <= Span::from_millis(4));
     bench.step(due, Input::Tick);
     assert_eq!(bench.told_of(), [1]);
+}
 
 #[test]
 fn who_knows_nobody_to_ask_waits_for_news_and_for_no_timer() {

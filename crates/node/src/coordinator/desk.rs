@@ -68,6 +68,8 @@ pub(super) struct Seat {
     pub(super) connection: Option<u64>,
     pub(super) card: Box<WorkerCard>,
     pub(super) steals: StealStats,
+    /// The same of the peers it asked last.
+    pub(super) steals_by_peer: Vec<(WorkerId, StealStats)>,
     pub(super) relayed: u64,
 }
 
@@ -356,8 +358,7 @@ impl Desk {
             if let (Some(steals), Some(worker)) = (packet.steals, worker)
                 && let Some(seat) = self.seat_mut(worker)
             {
-                seat.steals = StealStats::from(&*steals);
-                seat.relayed = steals.relayed;
+                seat.count_steals(&steals);
             }
             let keyed = packet.endings.into_iter().map(|ending| ((ending.task, ending.attempt), ending));
             self.endings.extend(keyed);

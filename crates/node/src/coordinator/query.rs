@@ -5,6 +5,7 @@ mod listing;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use filch_core::steal::StealStats;
 use filch_core::told::{Explanation, Labels, RestExplanation};
 use filch_core::wire::talk::{Chunk, Ending, JobCard, Progress, Reply, Said, number_of};
 use filch_core::{JobId, KeyId, Lack, ResourceId, Status, TaskId, Time, WorkerId};
@@ -20,7 +21,7 @@ use super::looks::Seen;
 use super::requests::{No, refused, unknown_job, unknown_task};
 use super::{Inbox, Later};
 use crate::store::{BlobId, Shard, Store};
-use crate::view::{JobView, Query, StatsView, TaskView, WorkerView};
+use crate::view::{JobView, PeerView, Query, StatsView, TaskView, WorkerView};
 
 impl Desk {
     pub(super) fn query(&mut self, connection: u64, id: u64, text: &str) -> Result<(), No> {
@@ -280,6 +281,19 @@ impl Desk {
             capabilities: card.capabilities.clone(),
             resources: card.resources.iter().map(|one| (one.name.clone(), one.amount)).collect(),
             address: card.address.clone(),
+            steals: seat.steals_by_peer.iter().map(|(peer, stats)| self.peer_view(*peer, stats)).collect(),
+        }
+    }
+
+    fn peer_view(&self, peer: WorkerId, stats: &StealStats) -> PeerView {
+        PeerView {
+            peer: self.worker_name(peer),
+            attempts: stats.attempts,
+            successes: stats.successes,
+            timeouts: stats.timeouts,
+            network_errors: stats.network_errors,
+            rejections: stats.rejections,
+            latency_avg_ms: 1e3 * stats.latency_average().as_secs_f64(),
         }
     }
 

@@ -5,11 +5,27 @@ use std::sync::Arc;
 use filch_core::coordinator::Input;
 use filch_core::names::{NameError, Sort};
 use filch_core::steal::StealStats;
-use filch_core::wire::talk::{NewName, WorkerCard, WorkerNote};
+use filch_core::wire::talk::{NewName, PeerSteals, Steals, WorkerCard, WorkerNote};
 use filch_core::{Amount, CapabilityId, CapabilitySet, ResourceId, Vector, WorkerId, WorkerSpec};
 
 use super::desk::{Desk, Seat};
 use super::history::Item as Past;
+
+/// Peers of a worker that are kept apart, whatever it says.
+const PEERS_KEPT: usize = 64;
+
+impl Seat {
+    /// A worker has said how its steals went.
+    pub(super) fn count_steals(&mut self, said: &Steals) {
+        self.steals = StealStats::from(said);
+        self.relayed = said.relayed;
+        let peer = |one: &PeerSteals| {
+            let steals = one.steals.as_deref()?;
+            Some((WorkerId::from_bits(one.worker), StealStats::from(steals)))
+        };
+        self.steals_by_peer = said.peers.iter().take(PEERS_KEPT).filter_map(peer).collect();
+    }
+}
 
 impl Desk {
     pub(super) fn seat(&self, worker: WorkerId) -> Option<&Seat> {
@@ -108,6 +124,7 @@ impl Desk {
             connection: Some(connection),
             card,
             steals: StealStats::default(),
+            steals_by_peer: Vec::new(),
             relayed: 0,
         });
     }
@@ -120,8 +137,15 @@ impl Desk {
         let name: Arc<str> = name.into();
         self.worker_names.insert(Arc::clone(&name), worker);
         let card = Box::new(WorkerCard { name: name.to_string(), ..WorkerCard::default() });
-        self.seats[at] =
-            Some(Seat { id: worker, name, connection: None, card, steals: StealStats::default(), relayed: 0 });
+        self.seats[at] = Some(Seat {
+            id: worker,
+            name,
+            connection: None,
+            card,
+            steals: StealStats::default(),
+            steals_by_peer: Vec::new(),
+            relayed: 0,
+        });
     }
 
     pub(super) fn unseat(&mut self, worker: WorkerId) {

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use filch_core::wire::talk::{Answer, Ending, Packet, Steals, WorkerCard};
+use filch_core::wire::talk::{Answer, Ending, Packet, PeerSteals, Steals, WorkerCard};
 use filch_core::wire::{Message, Party};
 use filch_core::worker::{Input, Output, WorkerMachine};
 use filch_core::{
@@ -480,7 +480,12 @@ impl Driver {
         let (attempts, relayed, at) = self.steals_told;
         let due = self.now.since(at) >= TELL_STEALS || self.leaving != Leaving::No;
         if told != (attempts, relayed) && due {
-            let steals = Steals { relayed: told.1, ..Steals::from(self.machine.steal_stats()) };
+            let peers = self.machine.steals_by_peer().map(|(peer, stats)| PeerSteals {
+                worker: peer.to_bits(),
+                // Nobody asks for the median of one peer.
+                steals: Some(Box::new(Steals { fine: Vec::new(), ..Steals::from(stats) })),
+            });
+            let steals = Steals { relayed: told.1, peers: peers.collect(), ..Steals::from(self.machine.steal_stats()) };
             packet.steals = Some(Box::new(steals));
             self.steals_told = (told.0, told.1, self.now);
         }
@@ -549,5 +554,7 @@ fn new_machine(card: &WorkerCard, answer: &Answer) -> Result<(WorkerMachine, Con
         slots: card.slots,
         ..WorkerSpec::default()
     };
-    Ok((WorkerMachine::new(&config, spec, fastrand::u64(..)), config))
+    let mut machine = WorkerMachine::new(&config, spec, fastrand::u64(..));
+    machine.count_steals_by_peer();
+    Ok((machine, config))
 }

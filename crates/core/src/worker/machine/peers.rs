@@ -154,6 +154,9 @@ impl WorkerMachine {
         self.chooser.learn(success);
         if victim.is_some() {
             self.steal_stats.record(latency, outcome);
+            if let Some(by_peer) = &mut self.by_peer {
+                by_peer.record(victim, latency, outcome);
+            }
         }
         self.thief = Thief::Content;
         if success {
