@@ -26,7 +26,7 @@ fn play(scenario: &Scenario, seed: u64) -> Outcome {
 #[test]
 fn the_same_seed_is_the_same_world() {
     // Debug and release alike: a change of these is a change of decisions, or of what is drawn from a seed.
-    let known = [("hot-spot", 1, "2b0fee06ad68512f"), ("worker-churn", 3, "97c5966f26f4cd88")];
+    let known = [("hot-spot", 1, "0acf448beb190523"), ("worker-churn", 3, "97c5966f26f4cd88")];
     for (name, seed, digest) in known {
         let mut scenario = Scenario::builtin(name).unwrap();
         scenario.set_workers(10);
