@@ -159,7 +159,7 @@ struct PenState {
 
 /// What the task of a connection is to write.
 enum Queued {
-    Parcel(Parcel),
+    Parcel(Box<Parcel>),
     /// The rest of a parcel of this weight.
     Left(usize),
 }
@@ -195,7 +195,7 @@ impl Outgoing {
                 }
                 let mut state = pen.lock();
                 let queued = if state.queued > 0 || weight > SMALL {
-                    Queued::Parcel(parcel)
+                    Queued::Parcel(Box::new(parcel))
                 } else if state.write_now(parcel) {
                     pen.waiting.fetch_sub(weight, Ordering::Relaxed);
                     return true;

@@ -9,17 +9,19 @@ use super::{Output, Thief, WorkerMachine};
 use crate::time::{Span, Time};
 use crate::wire::{Message, Party};
 
-/// How long a report waits at the most.
-const LONGEST: Span = Span::from_millis(4);
+/// How long a report waits for others at the most.
+const LONGEST: Span = Span::from_millis(8);
 /// How many ends it waits for.
-const TOGETHER: f64 = 8.0;
+const TOGETHER: f64 = 16.0;
+/// How long it waits for the answer of a peer.
+const ANSWER: Span = Span::from_millis(2);
 /// Ends that wait at the most.
 const MOST: usize = 64;
 
 impl WorkerMachine {
     /// There is something to be said of a run.
     pub(super) fn report_soon(&mut self) {
-        let after = self.report_after().unwrap_or(LONGEST);
+        let after = self.report_after().unwrap_or(ANSWER);
         self.report_at = self.report_at.min(self.now + after);
     }
 
