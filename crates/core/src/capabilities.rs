@@ -6,8 +6,15 @@ use crate::config::Matching;
 use crate::ids::CapabilityId;
 
 /// A sorted set of capabilities, small enough to live inside a task's description.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CapabilitySet(SmallVec<[CapabilityId; 4]>);
+
+impl Clone for CapabilitySet {
+    /// Every task has one, so it is copied as a whole and not one by one.
+    fn clone(&self) -> Self {
+        CapabilitySet(SmallVec::from_slice(&self.0))
+    }
+}
 
 impl CapabilitySet {
     /// The capabilities, ascending.

@@ -207,6 +207,7 @@ impl Stakes {
 #[derive(Clone, Copy)]
 pub(crate) struct Prospect {
     pub(crate) is_idle: bool,
+    /// Does not matter where it is idle.
     pub(crate) backlog: Span,
     pub(crate) cold: Span,
     pub(crate) cost_rate: f64,

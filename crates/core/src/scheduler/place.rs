@@ -451,8 +451,9 @@ impl Scheduler {
             if self.classes[class].can_ever(signature).is_ok() {
                 let before = found.len();
                 let ahead = self.is_ahead(slot, class);
+                let mut looked_at = 0;
                 for at in directory.workers(class).take(WORKERS_LOOKED_AT) {
-                    looks.set(looks.get() + 1);
+                    looked_at += 1;
                     if self.is_candidate(slot, at, wanted, ahead) {
                         found.push(at);
                         if found.len() == before + per_class {
@@ -460,6 +461,7 @@ impl Scheduler {
                         }
                     }
                 }
+                looks.set(looks.get() + looked_at);
                 // A class without room must not stand before one that has some.
                 eligible.set(eligible.get() + usize::from(found.len() > before));
             }
@@ -617,9 +619,10 @@ impl Scheduler {
             if estimate.samples == 0 && class.speed != 1.0 {
                 estimate.duration = estimate.duration.mul_f64(1.0 / class.speed);
             }
+            let is_idle = worker.has_free_slot() && worker.queue.is_empty();
             let prospect = Prospect {
-                is_idle: worker.has_free_slot() && worker.queue.is_empty(),
-                backlog: worker.backlog(),
+                is_idle,
+                backlog: if is_idle { Span::ZERO } else { worker.backlog() },
                 cold: if has_affinity { self.warmth(slot, at).0 } else { Span::ZERO },
                 cost_rate: class.cost_rate,
                 estimate,
