@@ -26,7 +26,7 @@ fn play(scenario: &Scenario, seed: u64) -> Outcome {
 #[test]
 fn the_same_seed_is_the_same_world() {
     // Debug and release alike: a change of these is a change of decisions, or of what is drawn from a seed.
-    let known = [("hot-spot", 1, "849e8294276a0ce2"), ("worker-churn", 3, "ca730f7a8049edf7")];
+    let known = [("hot-spot", 1, "2f3f166b80588bab"), ("worker-churn", 3, "ca730f7a8049edf7")];
     for (name, seed, digest) in known {
         let mut scenario = Scenario::builtin(name).unwrap();
         scenario.set_workers(10);
