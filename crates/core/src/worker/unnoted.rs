@@ -14,13 +14,13 @@ const FEW: usize = 32;
 pub(crate) struct Unnoted {
     few: Vec<(Held, Span, End)>,
     /// All of them, once they were more than a few; until nothing is left.
-    many: Option<Box<BTreeMap<Held, (Span, End)>>>,
+    many: Option<BTreeMap<Held, (Span, End)>>,
 }
 
 impl Unnoted {
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.many.as_ref().map_or(self.few.len(), |many| many.len())
+        self.many.as_ref().map_or(self.few.len(), BTreeMap::len)
     }
 
     /// Adds an end, or changes what is told of one.
@@ -34,7 +34,7 @@ impl Unnoted {
             Err(at) if self.few.len() < FEW => self.few.insert(at, (held, ran, end)),
             Err(_) => {
                 let all = self.few.drain(..).chain([(held, ran, end)]);
-                self.many = Some(Box::new(all.map(|(held, ran, end)| (held, (ran, end))).collect()));
+                self.many = Some(all.map(|(held, ran, end)| (held, (ran, end))).collect());
             }
         }
     }
