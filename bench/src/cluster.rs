@@ -77,11 +77,16 @@ pub fn main_with(arguments: Arguments) -> Result<()> {
         Some(Role::Empty) => roles::empty(),
         None => {
             let mut figures = cases::run(arguments.filter.as_deref(), arguments.quick)?;
-            if arguments.rivals {
-                figures.extend(rivals::run(arguments.quick)?);
+            // What was found is shown even if a rival cannot be run.
+            let mut failed = None;
+            match arguments.rivals.then(|| rivals::run(arguments.quick)) {
+                Some(Ok(more)) => figures.extend(more),
+                Some(Err(error)) => failed = Some(error.context("the rivals could not be run")),
+                None => {}
             }
             figures::print(&figures, arguments.json);
-            figures::check(&figures)
+            figures::check(&figures)?;
+            failed.map_or(Ok(()), Err)
         }
     }
 }

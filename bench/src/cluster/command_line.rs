@@ -47,6 +47,7 @@ pub(super) fn bin_true(quick: bool) -> Result<Vec<Figure>> {
     let (mut ours, mut bare, mut xargs) = (Vec::new(), Vec::new(), Vec::new());
     let runtime = runtime()?;
     let client = runtime.block_on(Client::connect(cluster.dial()?, "bench"))?;
+    let before = cluster.cpu();
     for _ in 0..rounds {
         let words = Words { words: vec!["/bin/true".into()] };
         let work = Work { program: Some(Program::Argv(words)), ..Work::default() };
@@ -60,13 +61,21 @@ pub(super) fn bin_true(quick: bool) -> Result<Vec<Figure>> {
         bare.push(timed(|| bare_loop(count))?);
         xargs.push(timed(|| run_xargs(count))?);
     }
+    // What the programs took is not in it.
+    let after = cluster.cpu();
+    let each = |before: Duration, after: Duration| (after - before).as_secs_f64() * 1e6 / f64::from(rounds * count);
+    let (coordinator, worker) = (each(before.0, after.0), each(before.1, after.1));
     let rate = |times: &mut Vec<Duration>| f64::from(count) / (median(times) / 1e6);
     let (ours, bare, xargs) = (rate(&mut ours), rate(&mut bare), rate(&mut xargs));
     Ok(vec![
         Figure {
             tasks_per_s: Some(ours),
+            cpu_us_per_task: Some(coordinator + worker),
             ratio: Some(ours / bare),
-            note: format!("of a bare loop on two threads; {:.2} of xargs -P2", ours / xargs),
+            note: format!(
+                "of a bare loop on two threads; {:.2} of xargs -P2; coordinator {coordinator:.0} µs, worker {worker:.0} µs",
+                ours / xargs
+            ),
             ..Figure::new("true")
         },
         Figure { tasks_per_s: Some(bare), ..Figure::new("true/bare loop") },

@@ -36,7 +36,7 @@ pub(super) fn sleeps(seconds: &[f64], to: Vec<String>) -> Submit {
     part.terms = Some(Terms { to, kind: "sleep".to_owned(), ..Terms::default() });
     let inputs = seconds.iter().map(|time| Bytes::from(time.to_string())).collect();
     let count = u32::try_from(seconds.len()).unwrap_or(u32::MAX);
-    let array = Array { part: Some(part), count, inputs, first: 0, step: 1 };
+    let array = Array { part: Some(part), count, inputs, first: 0, step: 1, ..Array::default() };
     Submit { parts: Some(Parts::Array(array)), ..Submit::default() }
 }
 

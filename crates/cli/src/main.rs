@@ -6,6 +6,7 @@ mod cluster;
 mod completions;
 mod config_command;
 mod demo;
+mod guard;
 mod help;
 mod interrupt;
 mod job;
@@ -60,6 +61,9 @@ fn arguments() -> Cli {
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = guard::stand() {
+        return status;
+    }
     let result = match arguments().command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => cluster::serve::run(&args),
@@ -81,8 +85,19 @@ fn main() -> ExitCode {
         // The reader of our output, such as `head`, has seen enough; that is no failure.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::error(&format!("{error:#}"), None);
+            output::error(&with_causes(&error), None);
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with what caused it, each said once: some say themselves what caused them.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }

@@ -112,13 +112,13 @@ struct SweepArgs {
 #[derive(Debug, clap::Args)]
 struct FuzzArgs {
     /// How many seeds.
-    #[arg(long, default_value_t = 200, value_name = "N")]
+    #[arg(long, default_value_t = 200, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first of them.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Stop after so many minutes.
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", value_parser = some_minutes)]
     minutes: Option<f64>,
     /// Print JSON instead of text.
     #[arg(long)]
@@ -218,7 +218,8 @@ impl Row {
     fn median(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
         let mut values: Vec<f64> = self.outcomes.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(0.0)
+        let middle = |at: usize| values.get(at).copied().unwrap_or(0.0);
+        (middle(values.len().saturating_sub(1) / 2) + middle(values.len() / 2)) / 2.0
     }
 
     fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
@@ -226,10 +227,11 @@ impl Row {
     }
 
     /// Half the width of the interval that holds the true mean with 95%, by Student's distribution.
-    fn uncertainty(&self, of: impl Fn(&Outcome) -> f64 + Copy) -> f64 {
+    /// Nothing is known of it from one value.
+    fn uncertainty(&self, of: impl Fn(&Outcome) -> f64 + Copy) -> Option<f64> {
         let count = self.outcomes.len() as f64;
         if count < 2.0 {
-            return 0.0;
+            return None;
         }
         let mean = self.mean(of);
         let spread = self.outcomes.iter().map(|outcome| (of(outcome) - mean) * (of(outcome) - mean)).sum::<f64>();
@@ -237,7 +239,7 @@ impl Row {
         const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
         let freedom = self.outcomes.len() - 1;
         let factor = FEW.get(freedom - 1).copied().unwrap_or(1.96 + 2.6 / freedom as f64);
-        factor * (spread / (count - 1.0) / count).sqrt()
+        Some(factor * (spread / (count - 1.0) / count).sqrt())
     }
 
     fn to_json(&self) -> serde_json::Value {
@@ -250,6 +252,8 @@ impl Row {
             "ratio_uncertainty": self.uncertainty(ratio),
             "blind_ratio": self.blind_ratio,
             "efficiency": self.mean(|outcome| outcome.efficiency),
+            "speedup": self.mean(|outcome| outcome.speedup),
+            "steal_rate": self.mean(steal_rate),
             "wait_p95_s": self.median(|outcome| outcome.wait_s.p95),
             "steal_success": self.mean(steal_success),
             "messages_per_task": self.mean(messages_per_task),
@@ -266,6 +270,11 @@ fn steal_success(outcome: &Outcome) -> f64 {
     outcome.steals.successes as f64 / outcome.steals.attempts.max(1) as f64
 }
 
+/// How many of the tasks that ran had been stolen, each steal counted.
+fn steal_rate(outcome: &Outcome) -> f64 {
+    outcome.steals.moved as f64 / outcome.runs.max(1) as f64
+}
+
 fn messages_per_task(outcome: &Outcome) -> f64 {
     outcome.messages as f64 / outcome.tasks.submitted.max(1) as f64
 }
@@ -277,20 +286,37 @@ fn print_rows(what: &str, rows: &[Row], as_json: bool) -> anyhow::Result<ExitCod
     } else {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING);
-        table.set_header([what, "makespan", "× lower bound", "efficiency", "wait p95", "steals won", "messages/task"]);
+        table.set_header([
+            what,
+            "makespan",
+            "× lower bound",
+            "efficiency",
+            "speedup",
+            "wait p95",
+            "steals won",
+            "steal rate",
+            "messages/task",
+        ]);
         for row in rows {
             table.add_row([
                 row.name.clone(),
                 format!("{:.2} s", row.median(|outcome| outcome.makespan_s)),
-                format!("{:.3} ± {:.3}", row.mean(ratio), row.uncertainty(ratio)),
+                match row.uncertainty(ratio) {
+                    Some(uncertainty) => format!("{:.3} ± {uncertainty:.3}", row.mean(ratio)),
+                    None => format!("{:.3}", row.mean(ratio)),
+                },
                 format!("{:.1}%", 100.0 * row.mean(|outcome| outcome.efficiency)),
+                format!("{:.1}x", row.mean(|outcome| outcome.speedup)),
                 format!("{:.2} s", row.median(|outcome| outcome.wait_s.p95)),
                 format!("{:.0}%", 100.0 * row.mean(steal_success)),
+                format!("{:.1}%", 100.0 * row.mean(steal_rate)),
                 format!("{:.1}", row.mean(messages_per_task)),
             ]);
         }
         let seeds = rows.first().map_or(0, |row| row.outcomes.len());
-        output::print(&format!("{table}\n\nmedians of {seeds} seeds; ratio and its 95% interval from their mean\n"))?;
+        output::print(&format!(
+            "{table}\n\nmakespan and wait are medians of {seeds} seeds, the rest means; ± is the 95% interval of the mean\n"
+        ))?;
         output::print(&blind_note(rows))?;
     }
     let lost = rows.iter().flat_map(|row| &row.outcomes).any(|outcome| outcome.tasks.lost > 0);
@@ -336,6 +362,9 @@ fn compare(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     print_rows("policy", &rows, args.json)
 }
 
+/// What only whole numbers can be said of.
+const COUNTED: [&str; 3] = ["workers", "workload.tasks", "workload.per_worker"];
+
 fn sweep(args: &SweepArgs) -> anyhow::Result<ExitCode> {
     let Some((path, values)) = args.vary.split_once('=') else {
         output::error("--vary needs a path and values", Some("such as --vary network.latency=1ms..100ms"));
@@ -343,6 +372,7 @@ fn sweep(args: &SweepArgs) -> anyhow::Result<ExitCode> {
     };
     let path = source::full_path(path);
     let values = match source::values(values, args.steps) {
+        Ok(values) if COUNTED.contains(&&*path) => source::whole(values),
         Ok(values) => values,
         Err(problem) => {
             output::error(&problem, Some("a range such as 1ms..100ms, or a list such as 1,2,4"));
@@ -364,11 +394,20 @@ fn sweep(args: &SweepArgs) -> anyhow::Result<ExitCode> {
     print_rows(&path, &rows, args.json)
 }
 
+fn some_minutes(text: &str) -> Result<f64, String> {
+    let minutes = text.parse::<f64>().ok().filter(|minutes| minutes.is_finite() && *minutes > 0.0);
+    minutes.ok_or_else(|| "a number above 0 is needed, such as 1.5".to_owned())
+}
+
 fn run_fuzz(args: &FuzzArgs) -> anyhow::Result<ExitCode> {
+    if args.seed.checked_add(args.seeds).is_none() {
+        output::error("there are no so many seeds after that one", Some("begin with a smaller --seed"));
+        return Ok(ExitCode::from(2));
+    }
     let start = Instant::now();
     let enough = |_: &u64| args.minutes.is_none_or(|minutes| start.elapsed().as_secs_f64() < minutes * 60.0);
     let (mut seeds, mut tasks, mut events, mut deaths) = (0u64, 0u64, 0u64, 0u64);
-    for seed in (args.seed..args.seed.saturating_add(args.seeds)).take_while(enough) {
+    for seed in (args.seed..args.seed + args.seeds).take_while(enough) {
         match fuzz::try_seed(seed) {
             Verdict::Sound { counts } => {
                 seeds += 1;

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::fs::File;
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use common::{Cluster, ends, wait_for};
+use common::{Cluster, ends, signal, wait_for};
 
 #[test]
 fn jobs_are_submitted_followed_shown_and_explained() {
@@ -102,6 +104,114 @@ fn tasks_ask_for_tasks_and_drained_workers_leave() {
     assert_eq!(cluster.run(&["job", "wait", job]).status.code(), Some(0));
 }
 
+/// Scattered elements of an array, by a log or by a retry: they are those, for whoever runs them and for whoever asks, after a
+/// restart of the coordinator too.
+#[test]
+fn what_is_left_of_an_array_keeps_its_numbers_places_and_inputs() {
+    let mut cluster = Cluster::start(&[]);
+    let log = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
+    let done = |seq: u32, command: &str| format!("{seq}\tw\t0.000\t     0.000\t0\t0\t0\t0\t{command}\n");
+    let script = "echo {n} {i} $FILCH_TASK $FILCH_INDEX";
+    let filled = |n: u32, i: u32| format!("echo {n} {i} $FILCH_TASK $FILCH_INDEX");
+    let text = [log.to_owned(), done(1, &filled(10, 0)), done(3, &filled(20, 2))].concat();
+    std::fs::write(cluster.place.path().join("log"), text).expect("written");
+    let options = ["--array", "10-30:5", "--joblog", "log", "--resume", "--requires", "paint", "--shell", "--", script];
+    let client = cluster.command(&[&["submit"], &options[..]].concat()).spawn().expect("the binary runs");
+    let job = "1";
+    wait_for("it is known", || cluster.run(&["job", "show", job]).status.success());
+    let coordinator = cluster.coordinator;
+    cluster.kill(coordinator);
+    cluster.serve(&[]);
+    wait_for("it is back", || cluster.run(&["job", "show", job]).status.success());
+    cluster.worker("alpha", &["--slots", "2", "--capability", "paint"]);
+    let output = client.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let log = std::fs::read_to_string(cluster.place.path().join("log")).expect("a log");
+    let mut done: Vec<&str> = log.lines().skip(1).filter_map(|line| line.split('\t').next()).collect();
+    done.sort_unstable();
+    assert_eq!(done, ["1", "2", "3", "4", "5"]);
+    for (number, place) in [(15, 1), (25, 3), (30, 4)] {
+        let logs = cluster.told(&["task", "logs", &format!("{job}.{number}")]);
+        assert_eq!(logs, format!("{number} {place} {number} {place}\n"));
+    }
+    let wrong = cluster.run(&["task", "show", &format!("{job}.20")]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("has no task 20"), "{wrong:?}");
+    let listed = cluster.json(&["task", "list", job, "--json"]);
+    let numbers: Vec<Option<i64>> =
+        listed.as_array().expect("a list").iter().map(|task| task["number"].as_i64()).collect();
+    assert_eq!(numbers, [Some(15), Some(25), Some(30)]);
+
+    let script = "echo {} {n} {i}; test -e again || test {n} = 2";
+    let failed = cluster.run(&["submit", "--wait", "--shell", "--", script, ":::", "a", "b", "c"]);
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    std::fs::write(cluster.place.path().join("again"), "").expect("written");
+    let retried = cluster.told(&["job", "retry", "2"]);
+    let retried = retried.trim();
+    assert_eq!(cluster.run(&["job", "wait", retried]).status.code(), Some(0));
+    assert_eq!(cluster.told(&["task", "logs", &format!("{retried}.1")]), "a 1 0\n");
+    assert_eq!(cluster.told(&["task", "logs", &format!("{retried}.3")]), "c 3 2\n");
+}
+
+#[test]
+fn a_cause_is_told_once() {
+    let cluster = Cluster::prepare("");
+    let mut command = cluster.command(&["worker", "list"]);
+    let output = command.env("FILCH_ACCESS", cluster.place.path()).output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.matches("Is a directory").count()), (Some(1), 1), "{said}");
+}
+
+#[test]
+fn a_task_that_nobody_can_run_says_what_each_class_lacks() {
+    let config = "limits: { requeue_interval: 20ms, max_requeue_attempts: 1 }";
+    let mut cluster = Cluster::start_with(config, &[]);
+    cluster.worker("alpha", &["--slots", "1", "--cpus", "2"]);
+    cluster.worker("beta", &["--slots", "1", "--cpus", "2", "--capability", "paint"]);
+    let file = "tasks: [{ name: a, command: 'true', requires: [paint], cpus: 64 }]";
+    std::fs::write(cluster.place.path().join("job.yaml"), file).expect("written");
+    for (at, options) in
+        [&["--file", "job.yaml"][..], &["--requires", "paint", "--cpus", "64", "--", "true"]].iter().enumerate()
+    {
+        let output = cluster.run(&[&["submit", "--wait"], *options].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let job = (at + 1).to_string();
+        let shown = cluster.json(&["task", "show", &format!("{job}.1"), "--json"]);
+        let error = shown["error"].as_str().unwrap_or_default().to_owned();
+        let why = cluster.told(&["task", "why", &format!("{job}.1")]);
+        for text in [&error, &said, &why] {
+            assert!(text.contains("alpha: ") && text.contains("`paint`"), "{text}");
+            assert!(text.contains("beta: ") && text.contains("cpus"), "{text}");
+        }
+    }
+}
+
+/// A worker that is to leave and has something to report that nobody takes says so, and leaves when it is told again.
+#[test]
+fn a_drained_worker_without_a_coordinator_says_what_waits() {
+    let mut cluster = Cluster::start(&[]);
+    let said = cluster.place.path().join("said");
+    let mut command = cluster.command(&["worker", "--listen", "127.0.0.1:0", "--name", "alpha", "--slots", "2"]);
+    let mut worker =
+        command.stdout(Stdio::null()).stderr(File::create(&said).expect("a file")).spawn().expect("the binary runs");
+    wait_for("the worker is there", || cluster.run(&["worker", "show", "alpha"]).status.success());
+    let script = "touch begun-$FILCH_TASK; while ! test -e go; do sleep 0.05; done";
+    cluster.told(&["submit", "--array", "1-2", "--", "sh", "-c", script]);
+    let place = cluster.place.path().to_owned();
+    wait_for("they run", || [1, 2].iter().all(|task| place.join(format!("begun-{task}")).exists()));
+    let coordinator = cluster.coordinator;
+    cluster.kill(coordinator);
+    signal(worker.id(), "INT");
+    std::fs::write(place.join("go"), "").expect("written");
+    let read = || std::fs::read_to_string(&said).unwrap_or_default();
+    wait_for("it says what waits", || read().contains("results=2"));
+    let text = read();
+    assert!(text.contains("leaving: what runs may finish") && text.contains("coordinator=127.0.0.1:"), "{text}");
+    assert!(worker.try_wait().expect("a child").is_none(), "{text}");
+    signal(worker.id(), "TERM");
+    assert_eq!(ends(worker), Some(130));
+}
+
 #[test]
 fn an_exported_job_has_what_its_replay_needs() {
     let mut cluster = Cluster::start(&[]);
@@ -179,14 +289,14 @@ fn a_worker_and_a_coordinator_whose_terminal_is_closed_leave_in_order() {
     let script = "touch begun; while ! test -e go; do sleep 0.05; done";
     let job = cluster.told(&["submit", "--", "sh", "-c", script]);
     wait_for("it runs", || cluster.place.path().join("begun").exists());
-    common::signal(alpha, "HUP");
+    signal(alpha, "HUP");
     wait_for("it drains", || cluster.json(&["worker", "show", "alpha", "--json"])["state"] == "draining");
     std::fs::write(cluster.place.path().join("go"), "").expect("written");
     let alpha = cluster.take(alpha);
     assert_eq!(ends(alpha), Some(0));
     assert_eq!(cluster.run(&["job", "wait", job.trim()]).status.code(), Some(0));
     let coordinator = cluster.coordinator;
-    common::signal(coordinator, "HUP");
+    signal(coordinator, "HUP");
     let coordinator = cluster.take(coordinator);
     assert_eq!(ends(coordinator), Some(0));
 }

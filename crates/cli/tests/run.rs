@@ -174,15 +174,55 @@ fn the_example_of_a_job_file_runs_and_mistakes_are_told_with_their_place() {
 fn a_job_file_that_is_too_large_is_refused_as_one() {
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("large.yaml");
-    std::fs::write(&path, format!("tasks: [{{ name: a, command: 'true' }}]\n#{}\n", "x".repeat(1 << 20)))
-        .expect("written");
-    let output = run(&["run", "--file", path.to_str().expect("text")]);
+    let padded = |bytes: usize| format!("tasks: [{{ name: a, command: 'true' }}]\n#{}\n", "x".repeat(bytes));
+    std::fs::write(&path, padded(64 << 20)).expect("written");
+    let large = path.to_str().expect("text");
+    let output = run(&["run", "--file", large]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        err(&output).contains("a job file has at most 1 MiB") && err(&output).contains("--each-line"),
+        err(&output).contains("has more than 64 MiB, and a job file has at most that")
+            && err(&output).contains("--each-line"),
         "{}",
         err(&output)
     );
+    std::fs::write(&path, padded(60 << 20)).expect("written");
+    assert_eq!(out(&run(&["run", "--dry-run", "--file", large])), "a: true\n");
+}
+
+#[test]
+fn what_has_no_end_is_refused() {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("job.yaml");
+    std::fs::write(&path, "tasks: [{ name: a, command: cat, stdin: /dev/zero }]").expect("written");
+    for options in [["--stdin", "/dev/zero", "--", "cat"].as_slice(), &["--file", path.to_str().expect("text")]] {
+        let output = run(&[&["run"], options].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(err(&output).contains("`/dev/zero` has more than 960 KiB"), "{}", err(&output));
+    }
+    let output = run(&["run", "--file", "/dev/zero"]);
+    assert!(output.status.code() == Some(2) && err(&output).contains("/dev/zero has more than 64 MiB"), "{output:?}");
+}
+
+/// Far more tasks than a configuration has settings, each after another, by aliases too; and mistakes in all of them.
+#[test]
+fn a_job_file_may_have_very_many_tasks() {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("many.yaml");
+    let write = |of: &dyn Fn(u32) -> String| {
+        let tasks: String = (0..60_000).map(|at| format!("  - {{ name: t{at}, {} }}\n", of(at))).collect();
+        std::fs::write(&path, format!("defaults: {{ env: &env {{ A: x }} }}\ntasks:\n{tasks}")).expect("written");
+        run(&["run", "--dry-run", "--file", path.to_str().expect("text")])
+    };
+    let output = write(&|at| format!("command: 'echo {at}', env: *env, after: [{}]", if at == 0 { "" } else { "t0" }));
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(
+        (out(&output).lines().count(), out(&output).lines().last()),
+        (60_000, Some("t59999 (after t0): echo 59999"))
+    );
+    let output = write(&|at| format!("command: 'true', after: [t{}]", (at + 1) % 60_000));
+    assert!(err(&output).contains("wait for each other: t0 after t1 after ") && err(&output).contains(" … after t0"));
+    let output = write(&|at| format!("command: 'true', after: [u{at}]"));
+    assert!(err(&output).contains("there is no task `u59999`"));
 }
 
 #[test]

@@ -241,3 +241,46 @@ fn wrong_traces_and_files_that_cannot_be_written_are_refused_first() {
         assert!(said(&output).contains(part) && output.stdout.is_empty(), "{args:?}: {}", said(&output));
     }
 }
+
+#[test]
+fn the_trace_of_a_run_is_in_plain_words() {
+    let output = filch(&["sim", "run", "spawning", "--log"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let has = |part: &str| assert!(text.lines().any(|line| line.starts_with('[') && line.contains(part)), "{part}");
+    ["] Submitted T0", ": Executing T0 (queue size: ", ": Completed T0", ": Spawned T4"].into_iter().for_each(has);
+    let stolen = filch(&["sim", "run", "hot-spot", "--workers", "4", "--log"]);
+    let text = String::from_utf8_lossy(&stolen.stdout).into_owned();
+    assert!(text.lines().any(|line| line.contains(": Stole T") && line.contains(" from Worker ")));
+}
+
+#[test]
+fn the_same_work_cut_finer_or_coarser_is_a_table() {
+    let rows = json(&["sim", "sweep", "granularity", "--vary", "typical=1s,60s", "--seeds", "2", "--json"]);
+    let of = |row: usize, key: &str| rows[row][key].as_f64().expect("a number");
+    // An hour of work on 32 workers: cut into seconds it is shared well, cut into minutes the last ones are waited for.
+    assert!(of(0, "efficiency") > of(1, "efficiency") && of(0, "speedup") > of(1, "speedup"), "{rows:#}");
+    assert!(of(0, "speedup") > 25.0 && of(0, "speedup") <= 32.0, "{rows:#}");
+    assert!((0.0..=1.0).contains(&of(0, "steal_rate")), "{rows:#}");
+}
+
+#[test]
+fn what_would_take_all_memory_or_shows_nothing_is_refused() {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = place.path().join("many.yaml");
+    std::fs::write(&path, "cluster: [{ count: 2 }]\nworkload: { tasks: 1, children: 100, depth: 30 }\n")
+        .expect("written");
+    let path = path.to_str().expect("text");
+    for (args, part) in [
+        (&["sim", "run", path][..], "more than 50000000 tasks"),
+        (&["sim", "run", "/dev/zero"], "is a device"),
+        (&["sim", "fuzz", "--seeds", "0"], "--seeds"),
+        (&["sim", "fuzz", "--minutes", "nan"], "--minutes"),
+        (&["sim", "fuzz", "--minutes", "0"], "--minutes"),
+        (&["sim", "fuzz", "--seed", "18446744073709551615", "--seeds", "5"], "no so many seeds"),
+    ] {
+        let output = filch(args);
+        assert!(!output.status.success(), "{args:?}");
+        assert!(said(&output).contains(part), "{args:?}: {}", said(&output));
+    }
+}

@@ -391,7 +391,7 @@ impl Scheduler {
     /// No worker that asks and has nothing sits beside a central task it could run now.
     fn check_work_conserved(&self) -> Result<(), Violation> {
         for (at, worker) in self.workers.iter() {
-            if worker.credit == 0 || worker.used_slots() > 0 || worker.state != WorkerState::Up {
+            if !self.takes_tasks(worker) || worker.used_slots() > 0 || worker.state != WorkerState::Up {
                 continue;
             }
             let central = self.ready.tasks().map(|entry| entry.4).chain(self.without_lane());

@@ -9,13 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hint::black_box;
 
-use smallvec::SmallVec;
-
 use crate::action::{Action, Refusal};
 use crate::config::Config;
 use crate::event::{End, Event, Held, Remaining, WorkerChange};
 use crate::ids::WorkerId;
 use crate::journal::Journal;
+use crate::map::Map;
 use crate::planted::{Mistake, makes};
 use crate::policy::PolicyError;
 use crate::rng::Rng;
@@ -25,6 +24,8 @@ use crate::time::{Span, Time};
 use crate::wire::{Beat, Hello, Message, ORDERS, Order};
 use crate::worker::WorkerState;
 
+/// Ends that are noted together at the most.
+const NOTED_TOGETHER: usize = 16;
 /// Peers in one digest: well below 2 KB, however many workers there are.
 const DIGEST: usize = 16;
 
@@ -83,8 +84,8 @@ struct Session {
     heard: Time,
     /// Handings-over so far.
     number: u64,
-    /// The latest of them that may be on their way, how many tasks each brought, and when they were sent.
-    on_the_way: SmallVec<[(u64, u32, Time); 2]>,
+    /// When the latest of them was sent, if it may still be on its way.
+    handed_at: Option<Time>,
     /// What was missing when it was last asked.
     suspects: BTreeSet<Held>,
     asked_at: Option<Time>,
@@ -94,10 +95,17 @@ struct Session {
     digest_at: Time,
     /// Whether it was last told of somebody with something queued.
     knows_peers: bool,
+    /// Ends that it may forget and was not told so. They go with what is said to it next, at the latest in answer to its next
+    /// beat: that it may forget something is not worth waking it up for.
+    noted: Vec<Held>,
+    /// Whether it was told that it likes to have more than there is, and has not got all of that since.
+    told_nothing: bool,
     /// Whether it is among those that look for work and have not found any.
     hungry: bool,
     /// Known from an earlier life, and not heard of in this one.
     absent: bool,
+    /// How it introduced itself, if it joined in this life.
+    newcomer: Option<(u64, Time)>,
 }
 
 impl Session {
@@ -106,15 +114,18 @@ impl Session {
             worker,
             heard,
             number: 0,
-            on_the_way: SmallVec::new(),
+            handed_at: None,
             suspects: BTreeSet::new(),
             asked_at: None,
             question: 0,
             answered: true,
             digest_at: Time::ZERO,
             knows_peers: false,
+            noted: Vec::new(),
+            told_nothing: false,
             hungry: false,
             absent,
+            newcomer: None,
         }
     }
 }
@@ -138,6 +149,8 @@ pub struct Coordinator {
     now: Time,
     /// By the slot of the worker.
     sessions: Vec<Option<Session>>,
+    /// Those that joined in this life, by how they introduced themselves.
+    newcomers: Map<(u64, Time), WorkerId>,
     /// When to look whether a worker is still there.
     leases: BTreeSet<(Time, WorkerId)>,
     /// The first of them.
@@ -171,6 +184,7 @@ impl Coordinator {
             rng: Rng::new(config.seed ^ epoch.rotate_left(32)),
             now: Time::ZERO,
             sessions: Vec::new(),
+            newcomers: Map::default(),
             leases: BTreeSet::new(),
             lease_due: Time::NEVER,
             disputed: BTreeMap::new(),
@@ -383,14 +397,16 @@ impl Coordinator {
             return refused;
         }
         for (to, orders) in hands.drain(..) {
-            let now = self.now;
+            let (now, nothing) = (self.now, self.scheduler.is_waiting(to));
             let Some(session) = self.session(to) else { continue };
             session.number += 1;
+            session.handed_at = Some(now);
+            session.told_nothing = nothing;
             let number = session.number;
-            session.on_the_way.push((number, orders.len() as u32, now));
+            say_noted(session, out);
             // What somebody else could have sooner is worth telling to as many as there are tasks.
             let spare = orders.iter().filter(|order| !order.bound).count();
-            out.push(Output::Send { to, message: Message::Hand { number, orders } });
+            out.push(Output::Send { to, message: Message::Hand { number, orders, nothing } });
             if self.scheduler.has_waiting_tasks(to) {
                 self.wake_hungry(spare, out);
             }
@@ -407,8 +423,33 @@ impl Coordinator {
                 session.hungry = false;
                 if self.scheduler.is_waiting(worker) {
                     self.spread(worker, true, out);
+                    self.say_nothing(worker, out);
                 }
             }
+        }
+    }
+
+    /// A worker that has ended something may like to have more than there is. If somebody has something queued it is told both,
+    /// what it does not know yet; otherwise when somebody has.
+    fn may_be_hungry(&mut self, worker: WorkerId, out: &mut Vec<Output>) {
+        if !self.scheduler.is_waiting(worker) {
+            return;
+        }
+        self.is_hungry(worker);
+        let nobody = self.scheduler.nobody_is_loaded();
+        if self.session(worker).is_some_and(|session| session.knows_peers || !nobody) {
+            self.spread(worker, self.scheduler.has_nothing_queued(worker), out);
+            self.say_nothing(worker, out);
+        }
+    }
+
+    /// Tells a worker that there is nothing for it, unless it knows.
+    fn say_nothing(&mut self, worker: WorkerId, out: &mut Vec<Output>) {
+        if let Some(session) = self.session(worker)
+            && !std::mem::replace(&mut session.told_nothing, true)
+        {
+            say_noted(session, out);
+            out.push(Output::Send { to: worker, message: Message::Nothing });
         }
     }
 
@@ -430,10 +471,12 @@ impl Coordinator {
     // ---- coming and going ----
 
     fn welcome(&mut self, hello: Hello, out: &mut Vec<Output>) {
-        let Hello { spec, known, holds, sent } = hello;
+        let Hello { spec, known, holds, born, sent } = hello;
         let tag = spec.tag;
         let known = known.filter(|worker| self.session(*worker).is_some());
-        let worker = match known {
+        // Who has not heard that it was let in asks again, and is no further worker.
+        let again = self.newcomers.get(&(tag, born)).copied().filter(|worker| self.session(*worker).is_some());
+        let worker = match known.or(again) {
             Some(worker) => worker,
             None => {
                 let before = out.len();
@@ -443,7 +486,8 @@ impl Coordinator {
                     _ => None,
                 });
                 let Some(worker) = joined else { return };
-                self.enter(Session::new(worker, self.now, false));
+                self.enter(Session { newcomer: Some((tag, born)), ..Session::new(worker, self.now, false) });
+                self.newcomers.insert((tag, born), worker);
                 worker
             }
         };
@@ -475,8 +519,16 @@ impl Coordinator {
         if !drained || self.session(worker).is_none() || self.scheduler.holds(worker).is_none_or(|held| held.0 > 0) {
             return;
         }
-        self.sessions[worker.index()] = None;
+        self.forget(worker);
         self.tell(Event::Leave { worker, remaining: Remaining::Requeue }, out);
+    }
+
+    /// A worker is no member any more; if it comes back it joins anew.
+    fn forget(&mut self, worker: WorkerId) {
+        let newcomer = self.sessions[worker.index()].take().and_then(|session| session.newcomer);
+        if let Some(newcomer) = newcomer {
+            self.newcomers.remove(&newcomer);
+        }
     }
 
     /// A worker was heard.
@@ -509,11 +561,11 @@ impl Coordinator {
             } else if silent {
                 // It has stopped by itself what must not run twice, if it still is anywhere: whatever it held is free. If it
                 // comes back it joins anew.
-                self.sessions[worker.index()] = None;
+                self.forget(worker);
                 self.tell(Event::Leave { worker, remaining: Remaining::Requeue }, out);
             } else {
                 session.suspects.clear();
-                session.on_the_way.clear();
+                session.handed_at = None;
                 self.leases.insert((now + lease, worker));
                 self.tell(Event::Silent { worker }, out);
             }
@@ -529,12 +581,18 @@ impl Coordinator {
         self.is_alive(from, out);
         match message {
             Message::Beat(beat) => self.hear_beat(from, &beat, out),
-            Message::Want { count, seen, sent } => {
-                self.wanted(from, count, seen, out);
+            Message::Want { count, sent } => {
+                self.tell(Event::Want { worker: from, count }, out);
+                // Who leaves waits for it.
+                if count == 0
+                    && let Some(session) = self.session(from)
+                {
+                    say_noted(session, out);
+                }
                 if self.scheduler.is_waiting(from) {
                     self.is_hungry(from);
                     self.spread(from, true, out);
-                    out.push(Output::Send { to: from, message: Message::Heard { sent, nothing: true } });
+                    self.heard(from, sent, true, out);
                 }
             }
             Message::Began(held) => {
@@ -564,11 +622,16 @@ impl Coordinator {
     }
 
     fn hear_beat(&mut self, from: WorkerId, beat: &Beat, out: &mut Vec<Output>) {
-        self.tell(Event::Report { worker: from, load: beat.load }, out);
-        self.wanted(from, beat.wants, beat.seen, out);
+        // Mostly the same as the last time.
+        if !self.scheduler.has_reported(from, beat.load) {
+            self.tell(Event::Report { worker: from, load: beat.load }, out);
+        }
+        if !self.scheduler.has_wanted(from, beat.wants) {
+            self.tell(Event::Want { worker: from, count: beat.wants }, out);
+        }
         let nothing = self.scheduler.is_waiting(from);
         let newly_hungry = nothing && self.is_hungry(from);
-        out.push(Output::Send { to: from, message: Message::Heard { sent: beat.sent, nothing } });
+        self.heard(from, beat.sent, nothing, out);
         self.spread(from, newly_hungry, out);
         for held in self.scheduler.revoked(from) {
             // It has not said that it stopped: perhaps it was never told.
@@ -599,13 +662,13 @@ impl Coordinator {
         }
     }
 
-    /// A worker would take `count` tasks more than it has seen; some may be on their way.
-    fn wanted(&mut self, from: WorkerId, count: u32, seen: u64, out: &mut Vec<Output>) {
-        let Some(session) = self.session(from) else { return };
-        let came = session.on_the_way.iter().take_while(|entry| entry.0 <= seen).count();
-        session.on_the_way.drain(..came);
-        let coming: u32 = session.on_the_way.iter().map(|entry| entry.1).sum();
-        self.tell(Event::Want { worker: from, count: count.saturating_sub(coming) }, out);
+    /// Says that a worker was heard, and whether it likes to have more than there is.
+    fn heard(&mut self, to: WorkerId, sent: Time, nothing: bool, out: &mut Vec<Output>) {
+        if let Some(session) = self.session(to) {
+            session.told_nothing = nothing;
+            say_noted(session, out);
+        }
+        out.push(Output::Send { to, message: Message::Heard { sent, nothing } });
     }
 
     /// Tells a worker about some of its peers, at once if it needs them, otherwise now and then.
@@ -617,11 +680,11 @@ impl Coordinator {
         }
         session.digest_at = at;
         let knew = session.knows_peers;
-        let rng = &mut self.rng;
-        let peers = self.scheduler.sample_loaded(DIGEST, |bound| rng.below(bound));
-        if peers.is_empty() && !knew {
+        if !knew && self.scheduler.nobody_is_loaded() {
             return;
         }
+        let rng = &mut self.rng;
+        let peers = self.scheduler.sample_loaded(DIGEST, |bound| rng.below(bound));
         if let Some(session) = self.session(to) {
             session.knows_peers = !peers.is_empty();
         }
@@ -630,9 +693,18 @@ impl Coordinator {
 
     fn hear_end(&mut self, from: WorkerId, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {
         // A stale end is counted and dropped; either way its worker may forget it.
+        if let Some(session) = self.session(from) {
+            session.noted.push(held);
+        }
         self.tell(Event::Ended { worker: from, held, ran, end }, out);
         self.settle_dispute(held, out);
-        out.push(Output::Send { to: from, message: Message::Noted(held) });
+        self.may_be_hungry(from, out);
+        let leaves = !self.scheduler.likes_tasks(from);
+        if let Some(session) = self.session(from)
+            && (leaves || session.noted.len() >= NOTED_TOGETHER)
+        {
+            say_noted(session, out);
+        }
     }
 
     fn revoke(&mut self, to: WorkerId, held: Held, out: &mut Vec<Output>) {
@@ -702,9 +774,7 @@ impl Coordinator {
         }
         session.answered = true;
         // Nothing is on its way for so long: it was lost.
-        let lost = session.on_the_way.iter().take_while(|entry| entry.2 + longest <= now).count();
-        session.on_the_way.drain(..lost);
-        if session.on_the_way.last().is_some_and(|entry| entry.0 > seen) {
+        if session.number > seen && session.handed_at.is_some_and(|at| now < at + longest) {
             return;
         }
         let missing: BTreeSet<Held> = believed.difference(&has).copied().collect();
@@ -738,4 +808,10 @@ impl Coordinator {
             }
         }
     }
+}
+
+/// Tells a worker which ends it may forget.
+fn say_noted(session: &mut Session, out: &mut Vec<Output>) {
+    let to = session.worker;
+    out.extend(session.noted.drain(..).map(|held| Output::Send { to, message: Message::Noted(held) }));
 }

@@ -150,7 +150,7 @@ pub enum Event {
         /// The new policy.
         policy: OwnPolicy,
     },
-    /// A worker with a queue of its own would take so many more tasks now, whatever it asked for before.
+    /// A worker with a queue of its own likes to have so many tasks from now on, those it has included.
     Want {
         /// Who.
         worker: WorkerId,

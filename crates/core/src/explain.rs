@@ -552,7 +552,7 @@ impl Scheduler {
             Shortage::Reserved { task, from } => CandidateFate::KeptFor(task, from),
         };
         let first = match self.wish_fits(wish, at) {
-            Ok(()) if worker.credit == 0 => CandidateFate::NotAsking,
+            Ok(()) if !self.takes_tasks(worker) => CandidateFate::NotAsking,
             Ok(()) => CandidateFate::Ready,
             Err(shortage) => fate(shortage),
         };

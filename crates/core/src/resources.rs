@@ -148,6 +148,13 @@ impl Vector {
         self.0[at] = amount.0;
     }
 
+    /// What is left of this capacity beside what is reserved.
+    #[must_use]
+    pub(crate) fn without(&self, reserved: &Vector) -> Vector {
+        let left = |(at, amount): (usize, &u64)| amount.saturating_sub(reserved.0.get(at).copied().unwrap_or(0));
+        Vector(self.0.iter().enumerate().map(left).collect())
+    }
+
     /// Whether `demand` fits beside `reserved` into this capacity.
     #[inline]
     #[must_use]

@@ -96,6 +96,8 @@ pub struct Order {
     pub bound: bool,
     /// Must never run twice at once, or together with others of its key: stops when the worker is cut off.
     pub exclusive: bool,
+    /// Counts as begun when it is handed over; its worker tells if it begins later.
+    pub begins: bool,
 }
 
 /// What is known of a peer, as the coordinator spreads it.
@@ -120,6 +122,8 @@ pub struct Hello {
     pub known: Option<WorkerId>,
     /// What it holds from then.
     pub holds: Vec<Held>,
+    /// When it introduced itself for the first time, by its own clock: who says so again is the same, and no further worker.
+    pub born: Time,
     /// When it was sent, by the worker's own clock; comes back with the answer.
     pub sent: Time,
 }
@@ -133,10 +137,8 @@ pub struct Beat {
     pub depth: u32,
     /// Work queued.
     pub backlog: Span,
-    /// Tasks it would take now.
+    /// As in [`Message::Want`].
     pub wants: u32,
-    /// The latest handing-over it has seen; what came with later ones is on its way.
-    pub seen: u64,
     /// How many attempts it holds.
     pub holds: u32,
     /// The sum of [`fingerprint`]s of what it holds.
@@ -152,7 +154,7 @@ pub struct Ask {
     pub request: u64,
     /// What the thief can do.
     pub capabilities: CapabilitySet,
-    /// What it has in all.
+    /// What a task could have that begins there next.
     pub resources: Vector,
     /// Its speed.
     pub speed: f64,
@@ -192,21 +194,23 @@ pub enum Message {
         /// There is nothing for the worker now; it will hear when there is.
         nothing: bool,
     },
-    /// Worker: I would take so many more.
+    /// Worker: I like to have so many, from now on.
     Want {
-        /// How many.
+        /// How many, those that it has and those on their way included.
         count: u32,
-        /// As in [`Beat`].
-        seen: u64,
         /// As in [`Beat`].
         sent: Time,
     },
+    /// Coordinator: you like to have more, and there is nothing for you now; you will hear when there is. Said once.
+    Nothing,
     /// Coordinator: these are yours.
     Hand {
         /// Counts the handings-over to this worker.
         number: u64,
         /// What.
         orders: Vec<Order>,
+        /// The worker likes to have more, and there is nothing for it now.
+        nothing: bool,
     },
     /// Coordinator: do not begin it, or stop it.
     Revoke {
@@ -215,7 +219,7 @@ pub enum Message {
         /// Why.
         cause: Cause,
     },
-    /// Worker: I began it.
+    /// Worker: I began it. Not said of an order that [begins](Order::begins), if it did when it came.
     Began(Held),
     /// Worker: it ended. Said again until `Noted`.
     Ended {
@@ -226,7 +230,7 @@ pub enum Message {
         /// How it ended.
         end: End,
     },
-    /// Coordinator: that is noted; you may forget it.
+    /// Coordinator: that is noted; you may forget it. Goes with the next handing-over or the answer to the next beat.
     Noted(Held),
     /// Worker: it changed hands.
     Moved {
@@ -310,10 +314,12 @@ impl Message {
     /// back.
     pub fn join(&mut self, next: Message) -> Option<Message> {
         match (self, next) {
-            (Message::Hand { number, orders }, Message::Hand { number: later, orders: mut more })
-                if orders.len() + more.len() <= ORDERS =>
-            {
+            (
+                Message::Hand { number, orders, nothing },
+                Message::Hand { number: later, orders: mut more, nothing: now },
+            ) if orders.len() + more.len() <= ORDERS => {
                 *number = later.max(*number);
+                *nothing = now;
                 orders.append(&mut more);
                 None
             }
@@ -338,7 +344,9 @@ impl Message {
 /// What a holding adds to the sum that worker and coordinator compare.
 #[must_use]
 pub fn fingerprint(held: &Held) -> u64 {
-    let mut bits = held.task.to_bits() ^ (u64::from(held.attempt) << 32 | u64::from(held.hop)).rotate_left(17);
+    // The task first by itself: a hop must not look like some bits of a task's number.
+    let task = held.task.to_bits().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut bits = (task ^ (task >> 32)).wrapping_add(u64::from(held.attempt) << 32 | u64::from(held.hop));
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
@@ -347,6 +355,21 @@ pub fn fingerprint(held: &Held) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_held_is_told_apart_by_its_fingerprint() {
+        let held = |task: u64, attempt, hop| Held { task: crate::ids::TaskId::from_bits(task), attempt, hop };
+        // A hop counted like a bit of the task's number: these two were one.
+        assert_ne!(fingerprint(&held(105_423, 1, 1)), fingerprint(&held(236_495, 1, 0)));
+        let mut all = std::collections::BTreeSet::new();
+        let tasks = (0..64_u32).flat_map(|bit| [1 << bit, 3 << bit.min(62), (1 << bit) - 1]).chain(0..20_000);
+        let tasks: std::collections::BTreeSet<u64> = tasks.collect();
+        for &task in &tasks {
+            for (attempt, hop) in [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1), (3, 0), (4096, 0)] {
+                assert!(all.insert(fingerprint(&held(task, attempt, hop))), "{task} {attempt} {hop}");
+            }
+        }
+    }
 
     /// Messages are moved several times between the machines and the network.
     #[test]

@@ -17,6 +17,8 @@ struct Bench {
     out: Vec<Output>,
     specs: Vec<TaskSpec>,
     now: Time,
+    /// Workers that came so far.
+    hellos: u64,
 }
 
 impl Bench {
@@ -24,7 +26,7 @@ impl Bench {
         let config = Config::default();
         let coordinator = Coordinator::new(&config, 1).unwrap().with_store(Time::ZERO);
         let (journal, now) = (Journal::default(), Time::ZERO);
-        Bench { config, coordinator, journal, out: Vec::new(), specs: Vec::new(), now }
+        Bench { config, coordinator, journal, out: Vec::new(), specs: Vec::new(), now, hellos: 0 }
     }
 
     fn step(&mut self, input: Input) {
@@ -47,8 +49,14 @@ impl Bench {
     }
 
     fn hello(&mut self, known: Option<WorkerId>, holds: Vec<Held>) -> WorkerId {
+        self.hellos += 1;
+        self.hello_again(known, holds)
+    }
+
+    /// The same worker once more, which has not heard yet that it was let in.
+    fn hello_again(&mut self, known: Option<WorkerId>, holds: Vec<Held>) -> WorkerId {
         let spec = WorkerSpec { slots: 4, ..WorkerSpec::default() };
-        self.step(Input::Hello(Box::new(Hello { spec, known, holds, sent: self.now })));
+        self.step(Input::Hello(Box::new(Hello { spec, known, holds, born: Time(self.hellos), sent: self.now })));
         let joined = self.out.iter().find_map(|output| match output {
             Output::Joined { worker, .. } => Some(*worker),
             _ => None,
@@ -122,7 +130,7 @@ fn keyed() -> TaskSpec {
 }
 
 fn want(count: u32) -> Message {
-    Message::Want { count, seen: 0, sent: Time::ZERO }
+    Message::Want { count, sent: Time::ZERO }
 }
 
 fn done(held: Held) -> Message {
@@ -134,14 +142,14 @@ fn every_unfinished_task_comes_back_under_its_id_and_its_holder_goes_on() {
     let mut bench = Bench::new();
     let worker = bench.hello(None, Vec::new());
     bench.hear(worker, want(2));
-    let plain = bench.submit(TaskSpec::default());
-    let [(first, waits)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
-    assert!(!waits, "nothing is exclusive about it");
-    let first = first.held;
     let token = bench.submit(keyed());
     let [(second, waits)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
     assert!(waits, "the next coordinator must know who has the key");
     let second = second.held;
+    let plain = bench.submit(TaskSpec::default());
+    let [(first, waits)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
+    assert!(!waits, "nothing is exclusive about it");
+    let first = first.held;
     let waiting = bench.submit(keyed());
     let over = bench.submit(TaskSpec::default());
     bench.step(Input::Event(Event::Cancel { task: over }));
@@ -156,7 +164,7 @@ fn every_unfinished_task_comes_back_under_its_id_and_its_holder_goes_on() {
 
     assert_eq!(bench.hello(Some(worker), vec![first, second]), worker);
     assert!(bench.revoked().is_empty());
-    bench.hear(worker, want(1));
+    bench.hear(worker, want(3));
     assert!(bench.handed().is_empty(), "its key is still taken");
     bench.hear(worker, done(second));
     let [(third, _)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
@@ -228,8 +236,7 @@ fn graphs_and_their_jobs_come_back_and_children_wait_for_their_parents() {
     bench.hear(worker, want(1));
     let held = bench.handed()[0].0.held;
     bench.hear(worker, done(held));
-    assert_eq!(bench.status(child), Some(Status::Queued));
-    bench.hear(worker, Message::Want { count: 1, seen: 1, sent: Time::ZERO });
+    assert_eq!(bench.status(child), Some(Status::Running), "it likes to have one, so it gets the next");
     let held = bench.handed()[0].0.held;
     bench.hear(worker, done(held));
     assert!(bench.out.iter().any(|output| matches!(output, Output::Action(Action::JobDone { .. }))));
@@ -287,7 +294,9 @@ fn an_array_comes_back_as_far_as_it_had_come() {
     let handed: Vec<Order> = bench.handed().into_iter().map(|(order, _)| order).collect();
     assert_eq!(handed.iter().map(|order| order.index).collect::<Vec<_>>(), [0, 1, 2]);
     let job = bench.opened();
+    bench.hear(worker, want(2));
     bench.hear(worker, done(handed[0].held));
+    assert!(bench.handed().is_empty(), "it has as many as it likes");
     bench.step(Input::Event(Event::CancelElement { job, index: 5 }));
     let (journal, _, pending) = bench.journal.arrays().next().unwrap();
     assert_eq!((journal, pending), (job, 6), "three are tasks, one was cancelled");
@@ -296,7 +305,7 @@ fn an_array_comes_back_as_far_as_it_had_come() {
     let held: Vec<Held> = handed[1..].iter().map(|order| order.held).collect();
     assert_eq!(bench.hello(Some(worker), held.clone()), worker);
     assert_eq!(bench.revoked(), []);
-    bench.hear(worker, Message::Want { count: 10, seen: 0, sent: Time::ZERO });
+    bench.hear(worker, want(10));
     let rest: Vec<Order> = bench.handed().into_iter().map(|(order, _)| order).collect();
     assert_eq!(rest.iter().map(|order| order.index).collect::<Vec<_>>(), [3, 4, 6, 7, 8, 9]);
     for held in held.into_iter().chain(rest.iter().map(|order| order.held)) {
@@ -327,4 +336,93 @@ fn an_array_that_was_cancelled_stays_cancelled_and_limits_of_keys_stay_as_set() 
     assert!(handed.iter().all(|(order, waits)| order.exclusive && *waits));
     let left: u32 = bench.journal.arrays().map(|(job, _, pending)| u32::from(job != first) * pending).sum();
     assert_eq!((bench.journal.arrays().count(), left), (1, 3));
+}
+
+impl Bench {
+    /// The ends that were noted in the last step.
+    fn noted(&self) -> Vec<Held> {
+        let noted = self.out.iter().filter_map(|output| match output {
+            Output::Send { message: Message::Noted(held), .. } => Some(*held),
+            _ => None,
+        });
+        noted.collect()
+    }
+}
+
+#[test]
+fn the_end_of_one_task_is_answered_with_the_next_and_noted_with_it() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.hear(worker, want(1));
+    bench.submit(TaskSpec::default());
+    let [(first, _)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
+    assert!(first.begins, "it has nothing else to do");
+    let first = first.held;
+    let waiting = bench.submit(TaskSpec::default());
+    assert!(bench.handed().is_empty(), "it has as many as it likes");
+    bench.hear(worker, done(first));
+    let [(second, _)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
+    assert_eq!((second.held.task, bench.noted()), (waiting, vec![first]));
+    let second = second.held;
+    // There is nothing to be said to it until it beats, or leaves.
+    bench.hear(worker, done(second));
+    assert!(bench.handed().is_empty() && bench.noted().is_empty(), "{:?}", bench.out);
+    bench.hear(worker, want(0));
+    assert_eq!(bench.noted(), [second]);
+    bench.submit(TaskSpec::default());
+    assert!(bench.handed().is_empty(), "it likes to have none");
+}
+
+#[test]
+fn a_worker_has_more_than_it_runs_if_it_likes_and_no_more_than_that() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.hear(worker, want(5));
+    let mut begins = Vec::new();
+    for _ in 0..6 {
+        bench.submit(TaskSpec::default());
+        begins.extend(bench.handed().into_iter().map(|(order, _)| (order.held, order.begins)));
+    }
+    assert_eq!(
+        begins.iter().map(|entry| entry.1).collect::<Vec<_>>(),
+        [true, true, true, true, false],
+        "it has four slots"
+    );
+    // It has begun the last before it says that the first has ended.
+    bench.hear(worker, Message::Began(begins[4].0));
+    bench.hear(worker, done(begins[0].0));
+    let [(next, _)] = &bench.handed()[..] else { panic!("{:?}", bench.out) };
+    assert!(!next.begins, "its slots are taken");
+    // What is withdrawn makes room too.
+    let held = next.held;
+    let last = bench.submit(TaskSpec::default());
+    assert!(bench.handed().is_empty());
+    bench.step(Input::Event(Event::Cancel { task: held.task }));
+    assert_eq!(bench.revoked(), [held]);
+    assert_eq!(bench.handed().iter().map(|(order, _)| order.held.task).collect::<Vec<_>>(), [last]);
+    bench.coordinator.scheduler().check().unwrap();
+}
+
+#[test]
+fn who_asks_again_to_be_let_in_is_the_same_worker() {
+    let mut bench = Bench::new();
+    let first = bench.hello(None, Vec::new());
+    let task = bench.submit(TaskSpec::default());
+    // The answer is still on its way, for longer than the worker waits for it.
+    bench.now = bench.now + Span::from_secs(1);
+    assert_eq!(bench.hello_again(None, Vec::new()), first);
+    assert_eq!(bench.coordinator.scheduler().workers().count(), 1, "there is no second worker that nobody is");
+    assert!(bench.revoked().is_empty(), "{task} stays its own");
+    assert_ne!(bench.hello(None, Vec::new()), first, "another is another");
+    // One that was given up joins anew, and that too is the same however often it says so.
+    for _ in 0..4 {
+        bench.now = bench.now + Span::from_secs(3600);
+        bench.step(Input::Tick);
+    }
+    bench.step(Input::Stored { begun: bench.now });
+    let held = Held { task, attempt: 1, hop: 0 };
+    let anew = bench.hello_again(Some(first), vec![held]);
+    assert_ne!(anew, first);
+    assert_eq!(bench.hello_again(Some(first), vec![held]), anew);
+    assert_eq!(bench.revoked(), [held], "what it had under its old name was given to others");
 }

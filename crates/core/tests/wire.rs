@@ -38,6 +38,7 @@ fn order(number: u64) -> Order {
         demand: Demand::new([(ResourceId::CPUS, Amount::from_units(2))]),
         bound: false,
         exclusive: false,
+        begins: false,
     }
 }
 
@@ -86,21 +87,23 @@ fn messages() -> Vec<(&'static str, Message)> {
         depth: 3,
         backlog: Span::from_secs(4),
         wants: 2,
-        seen: 17,
         holds: 5,
         fingerprint: 0x0123_4567_89ab_cdef,
         sent: Time(1_000),
     };
+    let begins = Order { begins: true, ..order(5) };
     let ask = Ask { request: 5, capabilities: spec().capabilities, resources: spec().resources, speed: 2.0, free: 3 };
-    let hello = Hello { spec: spec(), known: Some(worker(6)), holds: vec![held(1, 2, 3)], sent: Time(8) };
+    let hello =
+        Hello { spec: spec(), known: Some(worker(6)), holds: vec![held(1, 2, 3)], born: Time(5), sent: Time(8) };
     let peer = |bits, load| PeerDigest { worker: worker(bits), depth: 4, backlog: Span::from_secs(2), load };
     vec![
         ("hello", Message::Hello(Box::new(hello))),
         ("welcome", Message::Welcome { worker: worker(6), sent: Time(8) }),
         ("beat", Message::Beat(Box::new(beat))),
         ("heard", Message::Heard { sent: Time(9), nothing: true }),
-        ("want", Message::Want { count: 4, seen: 17, sent: Time(10) }),
-        ("hand", Message::Hand { number: 18, orders: vec![order(1), order(2), order(5)] }),
+        ("want", Message::Want { count: 4, sent: Time(10) }),
+        ("nothing", Message::Nothing),
+        ("hand", Message::Hand { number: 18, orders: vec![order(1), order(2), begins], nothing: true }),
         ("revoke", Message::Revoke { held: held(1, 1, 0), cause: Cause::Requested }),
         ("began", Message::Began(held(1, 1, 0))),
         ("ended", Message::Ended { held: held(1, 1, 0), ran: Span(77), end: End::Failed { retry: true } }),
@@ -282,7 +285,7 @@ fn records_by_turns_take_few_bytes_each() {
 fn many_of_a_kind_take_few_bytes_each() {
     let count = 10_000;
     let orders = (0..count).map(order).collect();
-    let bytes = Frame { epoch: 1, messages: vec![Message::Hand { number: 1, orders }] }.encode().len();
+    let bytes = Frame { epoch: 1, messages: vec![Message::Hand { number: 1, orders, nothing: false }] }.encode().len();
     assert!(bytes < 5 * count as usize, "{bytes} bytes for {count} orders");
     let ended = |number| Message::Ended { held: held(number, 1, 0), ran: Span(1_234_567), end: End::Done };
     let bytes = Frame { epoch: 1, messages: (0..count).map(ended).collect() }.encode().len();
@@ -334,7 +337,7 @@ fn any_held() -> impl Strategy<Value = Held> {
 fn any_order() -> impl Strategy<Value = Order> {
     let own = (any_held(), any::<u64>(), any::<u32>(), any::<u64>());
     let terms = (any::<u8>(), any::<u8>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>());
-    let more = (option::of(any::<u64>()), vec(0u32..60_000, 0..6), vec((0u32..9, 1u64..99), 0..4), any::<[bool; 2]>());
+    let more = (option::of(any::<u64>()), vec(0u32..60_000, 0..6), vec((0u32..9, 1u64..99), 0..4), any::<[bool; 3]>());
     (own, terms, more).prop_map(|(own, terms, more)| Order {
         held: own.0,
         payload: own.1,
@@ -351,6 +354,7 @@ fn any_order() -> impl Strategy<Value = Order> {
         demand: Demand::new(more.2.into_iter().map(|(id, amount)| (ResourceId(id), Amount(amount)))),
         bound: more.3[0],
         exclusive: more.3[1],
+        begins: more.3[2],
     })
 }
 
@@ -373,13 +377,17 @@ fn any_message() -> impl Strategy<Value = Message> {
         any_held().prop_map(|held| Message::Denied { held }),
         vec(any_held(), 0..5).prop_map(|holds| Message::Accept { holds }),
         (any::<u64>(), vec(any_held(), 0..5)).prop_map(|(n, holds)| Message::Holds { number: n, seen: n / 2, holds }),
-        (any::<u64>(), vec(any_order(), 0..5)).prop_map(|(number, orders)| Message::Hand { number, orders }),
+        (any::<u64>(), vec(any_order(), 0..5), any::<bool>()).prop_map(|(number, orders, nothing)| Message::Hand {
+            number,
+            orders,
+            nothing
+        }),
         (any::<u64>(), vec(any_order(), 0..5), any::<u32>()).prop_map(|(request, orders, depth)| Message::Offer {
             request,
             orders,
             depth
         }),
-        (0..22usize).prop_map(|at| messages().swap_remove(at).1),
+        (0..23usize).prop_map(|at| messages().swap_remove(at).1),
     ]
 }
 

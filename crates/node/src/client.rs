@@ -9,7 +9,7 @@ mod clerk;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -23,8 +23,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::dial::{Backoff, Dial, DialError};
+use crate::link::weight_of_said;
 use crate::view::Query;
-use clerk::{Clerk, Heard, Order, Pending};
+pub use clerk::LARGEST_REQUEST;
+use clerk::{Clerk, FEW_WAITING, Following, Order, Pending};
 
 /// How patient a client is.
 #[derive(Clone, Debug)]
@@ -73,7 +75,7 @@ pub enum ClientError {
     #[error("lost the coordinator: {0}")]
     Lost(String),
     /// Larger than what can be sent.
-    #[error("the request has about {0} bytes and at most {most} can be sent: submit it in several parts", most = clerk::LARGEST)]
+    #[error("the request has about {0} bytes and at most {most} can be sent: submit it in several parts", most = LARGEST_REQUEST)]
     TooLarge(usize),
     /// The answer is none to this question.
     #[error("the coordinator's answer is not understood: {0}; is it of another version?")]
@@ -161,9 +163,9 @@ impl Client {
 
     async fn follow(&self, ask: Ask) -> Result<Follow, ClientError> {
         let (stream, events) = unbounded_channel();
-        let id = self.shared.next_id();
-        self.shared.put(id, Pending::Follow { ask, stream, submitted: false, heard: Heard::default() })?;
-        Ok(Follow { id, events, shared: Arc::clone(&self.shared), over: false })
+        let (id, waiting) = (self.shared.next_id(), Arc::new(AtomicUsize::new(0)));
+        self.shared.put(id, Pending::Follow(Following::new(ask, stream, Arc::clone(&waiting))))?;
+        Ok(Follow { id, events, waiting, shared: Arc::clone(&self.shared), over: false })
     }
 
     /// A submission with a key, which is its own if it has one.
@@ -357,9 +359,14 @@ impl Patience {
 }
 
 /// What there is to hear of a request, until it is over or this is dropped.
+///
+/// What nobody takes waits here up to some 16 MB; then the coordinator is told to say no more, and asked for the rest when it was
+/// taken. Other requests of the client go on meanwhile.
 pub struct Follow {
     id: u64,
     events: UnboundedReceiver<Result<Said, ClientError>>,
+    /// Bytes that wait.
+    waiting: Arc<AtomicUsize>,
     shared: Arc<Shared>,
     over: bool,
 }
@@ -369,6 +376,13 @@ impl Follow {
     pub async fn next(&mut self) -> Option<Result<Said, ClientError>> {
         let next = self.events.recv().await;
         self.over |= next.is_none();
+        if let Some(Ok(said)) = &next {
+            let weight = weight_of_said(said);
+            let before = self.waiting.fetch_sub(weight, Ordering::Relaxed);
+            if before >= FEW_WAITING && before - weight < FEW_WAITING {
+                let _ = self.shared.orders.send(Order::Taken(self.id));
+            }
+        }
         next
     }
 }

@@ -54,6 +54,15 @@ pub enum Dial {
     Near(Arc<dyn Doorway>),
 }
 
+impl std::fmt::Display for Dial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Dial::Socket(access) => f.write_str(&access.addresses.join(", ")),
+            Dial::Near(_) => f.write_str("in this process"),
+        }
+    }
+}
+
 impl std::fmt::Debug for Dial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

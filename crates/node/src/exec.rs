@@ -18,10 +18,11 @@
 //!
 //! Never uses `pre_exec` or anything else that would make the standard library leave the path over `posix_spawn`: limits
 //! are set by a shell in front of the command instead. So it can neither catch processes that leave their group
-//! (`setsid`) nor let commands die with a worker that is killed by SIGKILL. Never decides whether a command is tried again.
+//! (`setsid`) nor let commands die with a worker that is killed by SIGKILL; the [`Guard`] does that from outside. Never decides whether a command is tried again.
 
 mod capture;
 mod executor;
+mod guard;
 mod memory;
 mod pages;
 mod process;
@@ -33,6 +34,7 @@ use std::time::Duration;
 
 pub use capture::Captured;
 pub use executor::{Executor, Running};
+pub use guard::{Guard, MARK, stand};
 pub use pages::{begin_without_large_pages, without_large_pages};
 
 /// What to run.

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod admin;
+mod alarm;
 pub mod client;
 pub mod clock;
 pub mod coordinator;

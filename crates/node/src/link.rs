@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use filch_core::wire::talk::{Ending, LARGEST_PACKET, Packet, Reply, Said};
+use filch_core::wire::talk::{Body, Ending, Input, LARGEST_PACKET, Packet, Reply, Said};
 use filch_core::wire::{Frame, Message};
 use prost::Message as _;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -72,6 +73,60 @@ impl Parcel {
         256 + self.messages.len() * 48 + bodies + inputs + endings + replies + chunks + relays + requests
     }
 
+    /// The same in parcels that are not too heavy: of an offer, each has some of the orders with all that they need. The other side
+    /// takes several offers to one question as it takes one.
+    pub(crate) fn in_parts(self) -> Vec<Parcel> {
+        if self.weight() <= HEAVY {
+            return vec![self];
+        }
+        let Parcel { epoch, messages, mut packet, .. } = self;
+        let bodies: FxHashMap<u64, Body> =
+            std::mem::take(&mut packet.bodies).into_iter().map(|body| (body.handle, body)).collect();
+        let inputs = std::mem::take(&mut packet.inputs).into_iter();
+        let mut inputs: FxHashMap<(u64, u32), Input> = inputs.map(|one| ((one.handle, one.index), one)).collect();
+        let mut parts = Vec::new();
+        let mut part = Parcel { epoch, packet, ..Parcel::default() };
+        let (mut bytes, mut there) = (0, FxHashSet::default());
+        for message in messages {
+            let Message::Offer { request, orders, depth } = message else {
+                part.messages.push(message);
+                continue;
+            };
+            let mut together = Vec::new();
+            for order in orders {
+                let body = bodies.get(&order.payload);
+                let input = inputs.remove(&(order.payload, order.index));
+                let new = body.filter(|body| !there.contains(&body.handle));
+                let weighs = new.map_or(0, |body| body.work.len()) + input.as_ref().map_or(0, |one| one.bytes.len());
+                if bytes > 0 && bytes + weighs > HEAVY {
+                    let orders = std::mem::take(&mut together);
+                    if !orders.is_empty() {
+                        part.messages.push(Message::Offer { request, orders, depth });
+                    }
+                    parts.push(std::mem::replace(&mut part, Parcel { epoch, ..Parcel::default() }));
+                    bytes = 0;
+                    there.clear();
+                }
+                if let Some(body) = body
+                    && there.insert(body.handle)
+                {
+                    bytes += body.work.len();
+                    part.packet.bodies.push(body.clone());
+                }
+                if let Some(input) = input {
+                    bytes += input.bytes.len();
+                    part.packet.inputs.push(input);
+                }
+                together.push(order);
+            }
+            if !together.is_empty() {
+                part.messages.push(Message::Offer { request, orders: together, depth });
+            }
+        }
+        parts.push(part);
+        parts
+    }
+
     /// All of it as a packet.
     pub(crate) fn into_packet(mut self) -> Packet {
         if !self.messages.is_empty() {
@@ -108,13 +163,18 @@ pub(crate) fn weight_of_ending(ending: &Ending) -> usize {
 
 /// About how many bytes a reply has.
 pub(crate) fn weight_of_reply(reply: &Reply) -> usize {
-    let said = match &reply.said {
-        Some(Said::Ended(ended)) => ended.ending.as_deref().map_or(0, weight_of_ending),
-        Some(Said::Json(text)) => text.len(),
-        Some(Said::Output(chunk)) => chunk.bytes.len(),
+    reply.said.as_ref().map_or(0, weight_of_said)
+}
+
+/// About how many bytes there are in what is said.
+pub(crate) fn weight_of_said(said: &Said) -> usize {
+    let more = match said {
+        Said::Ended(ended) => ended.ending.as_deref().map_or(0, weight_of_ending),
+        Said::Json(text) => text.len(),
+        Said::Output(chunk) => chunk.bytes.len(),
         _ => 0,
     };
-    256 + said
+    256 + more
 }
 
 /// What comes of a connection.
@@ -378,7 +438,8 @@ pub(crate) async fn write_parcel<W: AsyncWrite + Unpin>(writer: &mut W, parcel: 
 mod tests {
     use std::future::Future as _;
 
-    use filch_core::wire::talk::Body;
+    use filch_core::wire::Order;
+    use filch_core::{CapabilitySet, Demand, Held, KindId, Span, TaskId, Time};
 
     use super::*;
 
@@ -428,6 +489,61 @@ mod tests {
         let mut buffer = [0; 4];
         let read = std::pin::pin!(reader.read_exact(&mut buffer)).poll(&mut Context::from_waker(Waker::noop()));
         assert!(read.is_ready());
+    }
+
+    fn order(payload: u64, index: u32) -> Order {
+        Order {
+            held: Held { task: TaskId::from_bits(payload * 1000 + u64::from(index)), attempt: 1, hop: 1 },
+            payload,
+            index,
+            priority: 3,
+            level: 3,
+            deadline: Time::NEVER,
+            rank: 0,
+            sequence: 1,
+            kind: KindId::default(),
+            expected: Span::ZERO,
+            timeout: None,
+            requires: CapabilitySet::default(),
+            demand: Demand::default(),
+            bound: false,
+            exclusive: false,
+            begins: false,
+        }
+    }
+
+    /// Every order comes once, with its body and its input, and no part is too heavy.
+    #[test]
+    fn an_offer_that_is_too_heavy_goes_in_parts() {
+        let body = |handle: u64| Body { handle, work: vec![7; 1 << 20].into(), shared: handle == 1 };
+        let input = |index: u32| Input { handle: 1, index, bytes: vec![8; 3 << 20].into(), ..Input::default() };
+        // Ten elements that share a body and have inputs, and twenty tasks with bodies of their own.
+        let orders: Vec<Order> = (0..10).map(|index| order(1, index)).chain((2..22).map(|own| order(own, 0))).collect();
+        let packet =
+            Packet { bodies: (1..22).map(body).collect(), inputs: (0..10).map(input).collect(), ..Packet::default() };
+        let ask = Message::Accept { holds: Vec::new() };
+        let offer = Message::Offer { request: 5, orders: orders.clone(), depth: 9 };
+        let whole = Parcel { messages: vec![ask.clone(), offer], ..Parcel::of(packet) };
+        let parts = whole.in_parts();
+        let mut seen = Vec::new();
+        for part in &parts {
+            assert!(part.weight() < HEAVY + (64 << 10), "{}", part.weight());
+            for message in &part.messages {
+                let Message::Offer { request: 5, orders, depth: 9 } = message else { continue };
+                for order in orders {
+                    assert!(part.packet.bodies.iter().any(|body| body.handle == order.payload));
+                    let gets =
+                        part.packet.inputs.iter().any(|one| (one.handle, one.index) == (order.payload, order.index));
+                    assert_eq!(gets, order.payload == 1);
+                    seen.push(order.held.task);
+                }
+            }
+        }
+        let all: Vec<TaskId> = orders.iter().map(|order| order.held.task).collect();
+        assert_eq!((seen, parts.len()), (all, 8));
+        assert_eq!(parts[0].messages[0], ask);
+        // What is light stays as it is.
+        assert_eq!(parcel(1, 10).in_parts().len(), 1);
     }
 
     #[tokio::test]

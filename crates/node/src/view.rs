@@ -90,6 +90,10 @@ pub struct JobView {
     pub first: i64,
     /// From one task to the next.
     pub step: i64,
+    /// If its tasks are some of a larger array, their places there, as
+    /// [`place_runs`](filch_core::wire::talk::place_runs) writes them; the numbers above are then of that one. Not in lists of jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<u32>,
 }
 
 /// A task.

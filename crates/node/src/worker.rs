@@ -7,6 +7,7 @@
 mod bodies;
 mod call;
 mod driver;
+mod inbox;
 mod load;
 mod peers;
 mod process;
@@ -23,16 +24,17 @@ use filch_core::WorkerId;
 use filch_core::wire::VERSION;
 use filch_core::wire::talk::{Answer, NamedAmount, Role, WorkerCard};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 pub use call::{Call, Handlers};
 pub use peers::Neighbours;
 
+use crate::alarm::alarm;
 use crate::dial::{Backoff, Dial, DialError};
 use crate::door::Door;
 use crate::link::{Arrival, Outgoing, Parcel, attach};
 use crate::secure::{Identity, new_token};
 use driver::Driver;
+use inbox::{Inbox, Listener};
 
 /// The most that a function may return, unless something else is said.
 pub const LARGEST_RESULT: usize = 64 << 10;
@@ -62,6 +64,8 @@ pub struct WorkerOptions {
     pub backoff: Backoff,
     /// Where the access file is, for the tasks it runs.
     pub access_file: Option<PathBuf>,
+    /// By what the guard of this process knows its commands ([`Guard`](crate::exec::Guard)).
+    pub life: Option<String>,
     /// The most that a function may return.
     pub largest_result: usize,
 }
@@ -82,6 +86,7 @@ impl WorkerOptions {
             handlers: Handlers::default(),
             backoff: Backoff::default(),
             access_file: None,
+            life: None,
             largest_result: LARGEST_RESULT,
         }
     }
@@ -123,8 +128,8 @@ enum Event {
     Peer { peer: WorkerId, number: u64, arrival: Arrival },
     /// Something came from a worker in this process.
     Near { from: WorkerId, parcel: Box<Parcel> },
-    /// Something that ran has ended; nothing if the machine knows, and there is only something to say.
-    Ended(Option<Box<driver::Finished>>),
+    /// Something that ran has ended.
+    Ended(Box<driver::Finished>),
     /// A running program wrote something that somebody wants to see.
     Wrote(Box<process::Shown>),
     /// It is to finish what runs and leave.
@@ -136,13 +141,12 @@ enum Event {
 /// A worker that does not run yet.
 pub struct Worker {
     options: WorkerOptions,
-    inbox: UnboundedReceiver<Event>,
-    sender: UnboundedSender<Event>,
+    listener: Listener,
 }
 
 /// Ends a worker, soon or now. Can be copied and used from anywhere.
 #[derive(Clone)]
-pub struct WorkerHandle(UnboundedSender<Event>);
+pub struct WorkerHandle(Inbox);
 
 impl WorkerHandle {
     /// The worker finishes what it runs, gives back the rest, and leaves.
@@ -161,14 +165,13 @@ impl Worker {
     /// A worker.
     #[must_use]
     pub fn new(options: WorkerOptions) -> Worker {
-        let (sender, inbox) = unbounded_channel();
-        Worker { options, inbox, sender }
+        Worker { options, listener: Listener::new() }
     }
 
     /// Something to end it with.
     #[must_use]
     pub fn handle(&self) -> WorkerHandle {
-        WorkerHandle(self.sender.clone())
+        WorkerHandle(self.listener.0.clone())
     }
 
     /// Runs until it is drained or stopped, or the coordinator will not have it. Dropping this kills what it runs.
@@ -177,13 +180,14 @@ impl Worker {
     /// If the coordinator refuses it, or it cannot listen for its peers. A coordinator that cannot be reached is tried again
     /// for ever.
     pub async fn run(self, dial: Dial) -> Result<(), WorkerFailure> {
-        let Worker { options, mut inbox, sender } = self;
-        let (listening, card) = prepare(&options, &dial, &sender).await?;
-        let Some(contact) = driver::first_contact(&dial, &card, &options, &mut inbox, &sender).await? else {
+        let Worker { options, listener } = self;
+        let (listening, card) = prepare(&options, &dial, &listener.0).await?;
+        let Some(contact) = driver::first_contact(&dial, &card, &options, &listener).await? else {
             return Ok(());
         };
-        let driver = Driver::new(options, card, dial, contact, sender)?;
-        let outcome = driver.run(inbox).await;
+        let (alarm, bell) = alarm()?;
+        let driver = Driver::new(options, card, dial, contact, listener.0.clone(), alarm)?;
+        let outcome = driver.run(&listener, &bell).await;
         drop(listening);
         outcome
     }
@@ -204,7 +208,7 @@ impl Drop for Listening {
 async fn prepare(
     options: &WorkerOptions,
     dial: &Dial,
-    inbox: &UnboundedSender<Event>,
+    inbox: &Inbox,
 ) -> Result<(Listening, WorkerCard), WorkerFailure> {
     let resources = options.resources.iter().map(|(name, amount)| NamedAmount { name: name.clone(), amount: *amount });
     let mut card = WorkerCard {
@@ -248,7 +252,7 @@ fn reachable(bound: SocketAddr, dial: &Dial) -> SocketAddr {
     SocketAddr::new(towards().unwrap_or(IpAddr::from([127, 0, 0, 1])), bound.port())
 }
 
-async fn listen(listener: TcpListener, door: Arc<Door>, inbox: UnboundedSender<Event>) {
+async fn listen(listener: TcpListener, door: Arc<Door>, inbox: Inbox) {
     let mut numbers = 0;
     while !inbox.is_closed() {
         let Ok((socket, from)) = listener.accept().await else {
@@ -268,12 +272,7 @@ async fn listen(listener: TcpListener, door: Arc<Door>, inbox: UnboundedSender<E
     }
 }
 
-async fn admit(
-    socket: tokio::net::TcpStream,
-    number: u64,
-    door: &Door,
-    inbox: &UnboundedSender<Event>,
-) -> Result<(), String> {
+async fn admit(socket: tokio::net::TcpStream, number: u64, door: &Door, inbox: &Inbox) -> Result<(), String> {
     let admitted = door.admit(socket).await.map_err(|turned| turned.to_string())?;
     let Some(Role::Peer(peer)) = admitted.opening.role else { return Err("is no worker".to_owned()) };
     let peer = WorkerId::from_bits(peer);
@@ -285,7 +284,7 @@ async fn admit(
     let (waiting, deliver) = (Arc::clone(&gate), inbox.clone());
     let out = attach(reader, writer, rest, move |arrival| {
         drop(waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        deliver.send(Event::Peer { peer, number, arrival }).is_ok()
+        deliver.hand_over(Event::Peer { peer, number, arrival })
     });
     // Nobody listens any more if the worker has ended.
     let _ = inbox.send(Event::Entered { peer, number, out });

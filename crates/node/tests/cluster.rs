@@ -177,3 +177,22 @@ async fn a_worker_that_is_killed_loses_nothing() {
     assert_eq!(finish(&mut follow).await.0, 60);
     cluster.stop().await;
 }
+
+/// More output than waits for anybody, for one who begins to read when the job is over.
+#[tokio::test]
+async fn whoever_reads_late_hears_of_everything_once() {
+    for near in [true, false] {
+        let cluster = Cluster::start(near, 1).await;
+        let client = cluster.client().await;
+        let mut work = shell("head -c 1000000 /dev/zero");
+        work.keep = Some(1 << 20);
+        let (submitted, mut follow) = client.submit_and_follow(array_of(work, 50)).await.unwrap();
+        common::until("the job is over", || async {
+            let job: JobView = client.query(&Query::Job { job: submitted.job }).await.unwrap();
+            job.completed == 50
+        })
+        .await;
+        assert_eq!(finish(&mut follow).await, (50, 0, 50));
+        cluster.stop().await;
+    }
+}

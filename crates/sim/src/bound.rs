@@ -51,7 +51,9 @@ fn by_work(workload: &Workload, cluster: &[Class]) -> f64 {
         let task = &workload.tasks[index as usize];
         // At speed 1, so that a slow worker counts as less than a fast one.
         let seconds = match task.run {
-            Run::Same(span) if workload.warmth.list.is_empty() => span.as_secs_f64(),
+            Run::Same(span) if workload.warmth.list.is_empty() && workload.shape_of(index).timeout.is_none() => {
+                span.as_secs_f64()
+            }
             Run::Same(_) | Run::ByClass(..) => workload.shortest(index, cluster).as_secs_f64() * fastest,
         };
         let demand = &workload.shape_of(index).demand;
@@ -113,7 +115,9 @@ impl Workload {
             let span = self.duration(task, &class.name)? - warm;
             Some(if class.speed == 1.0 { span } else { span.mul_f64(1.0 / class.speed) })
         });
-        times.min().unwrap_or(Span::ZERO)
+        // Whoever runs longer than it may is stopped then, and may not be tried again.
+        let most = self.shape_of(task).timeout.unwrap_or(Span::MAX);
+        times.min().unwrap_or(Span::ZERO).min(most)
     }
 }
 
@@ -132,6 +136,16 @@ pub(crate) mod tests {
             workload.push(Time::ZERO, Span::from_secs(run), shape);
         }
         workload
+    }
+
+    #[test]
+    fn what_is_stopped_counts_until_then() {
+        let mut limited = Workload::new("test");
+        let shape = limited.shape(Shape { timeout: Some(Span::from_secs(1)), ..Shape::default() });
+        for _ in 0..4 {
+            limited.push(Time::ZERO, Span::from_secs(10), shape);
+        }
+        assert_eq!(lower_bound(&limited, &[Class::plain(2)]), 2.0);
     }
 
     #[test]

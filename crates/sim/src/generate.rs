@@ -18,6 +18,10 @@ pub struct Generator {
     /// How many tasks arrive for every worker, unless `tasks` says how many in all.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub per_worker: u32,
+    /// All the work together, cut into tasks of the `typical` duration, unless `tasks` says how many; 0 leaves it to `per_worker`.
+    #[serde(with = "filch_core::config::span")]
+    #[schemars(schema_with = "filch_core::config::span::schema")]
+    pub work: Span,
     /// The distribution of durations.
     pub duration: Duration,
     /// The duration, for `constant`; the mean, for `exponential`; the median, for `log_normal`.
@@ -110,6 +114,7 @@ impl Default for Generator {
         Generator {
             tasks: None,
             per_worker: 100,
+            work: Span::ZERO,
             duration: Duration::Constant,
             typical: Span::from_secs(1),
             least: Span::from_millis(500),
@@ -181,7 +186,7 @@ impl Generator {
         let mut rng = Rng::new(seed ^ 0x6e_65_72_67);
         let mut workload = Workload::new(name);
         workload.input = self.input;
-        let count = self.tasks.unwrap_or_else(|| self.per_worker.saturating_mul(workers));
+        let count = self.count(workers);
         workload.tasks.reserve(count as usize);
         if self.pushed_to > 0.0 {
             workload.seeded_to = Some(((f64::from(workers) * self.pushed_to + 0.5) as u32).max(1));
@@ -262,6 +267,30 @@ impl Generator {
             timeout: (self.timeout > Span::ZERO).then_some(self.timeout),
             fails: self.fails,
         })
+    }
+
+    /// How many tasks arrive for so many workers.
+    fn count(&self, workers: u32) -> u32 {
+        let cut = |work: Span| u32::try_from(work.0 / self.typical.0.max(1)).unwrap_or(u32::MAX).max(1);
+        match self.tasks {
+            Some(tasks) => tasks,
+            None if self.work > Span::ZERO => cut(self.work),
+            None => self.per_worker.saturating_mul(workers),
+        }
+    }
+
+    /// How many tasks it makes for so many workers, with all that they spawn.
+    pub(crate) fn total(&self, workers: u32) -> u64 {
+        let first = u64::from(self.count(workers));
+        let (mut generation, mut total) = (first, first);
+        for _ in 0..self.depth {
+            generation = generation.saturating_mul(u64::from(self.children));
+            total = total.saturating_add(generation);
+            if generation == 0 || total > u64::from(u32::MAX) {
+                break;
+            }
+        }
+        total
     }
 
     /// Adds the tasks that others spawn, generation by generation.

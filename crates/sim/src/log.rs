@@ -16,8 +16,11 @@ pub fn text(world: &World) -> String {
     for (at, mark) in world.marks().into_iter().flat_map(crate::marks::Marks::iter) {
         let line = match mark {
             Mark::Submitted { task } => format!("Submitted {}", label(task)),
-            Mark::Began { task, node } => format!("Worker {node}: Started {}", label(task)),
-            Mark::Ended { task, node, failed: false } => format!("Worker {node}: Finished {}", label(task)),
+            Mark::Spawned { task, node } => format!("Worker {node}: Spawned {}", label(task)),
+            Mark::Began { task, node, queued } => {
+                format!("Worker {node}: Executing {} (queue size: {queued})", label(task))
+            }
+            Mark::Ended { task, node, failed: false } => format!("Worker {node}: Completed {}", label(task)),
             Mark::Ended { task, node, failed: true } => format!("Worker {node}: Failed {}", label(task)),
             Mark::Lost { task, node } => format!("Worker {node}: Lost {}", label(task)),
             Mark::Settled { task, status, .. } => format!("{} is {}", label(task), status.name()),

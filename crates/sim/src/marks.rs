@@ -8,8 +8,10 @@ use filch_core::{Cause, Span, Status, Time};
 pub enum Mark {
     /// A task arrived.
     Submitted { task: u32 },
-    /// A worker began a task.
-    Began { task: u32, node: u32 },
+    /// A task arrived that another one spawned, which a worker ran.
+    Spawned { task: u32, node: u32 },
+    /// A worker began a task, and so many were left in its queue.
+    Began { task: u32, node: u32, queued: u32 },
     /// A run came to its end.
     Ended { task: u32, node: u32, failed: bool },
     /// A run ended with its worker.

@@ -73,9 +73,12 @@ pub struct Incident {
     pub span: Span,
     /// By how much a worker becomes slower.
     #[serde(default = "twice")]
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[schemars(range(min = 1.0))]
     pub factor: f64,
 }
+
+/// Tasks of one scenario: some of that many take several GB.
+const MOST_TASKS: u64 = 50_000_000;
 
 fn one() -> u32 {
     1
@@ -201,6 +204,11 @@ impl Scenario {
                 if sharing == Sharing::MaxMin {
                     document.refuse("network.sharing", "there is nothing to share of links without limit", hint);
                 }
+            }
+            if scenario.workload.total(workers) > MOST_TASKS {
+                let message = format!("these would be more than {MOST_TASKS} tasks, with all that they spawn");
+                let hint = "take fewer tasks, or fewer `children` or less `depth`";
+                document.refuse("workload", &message, Some(hint));
             }
             let Generator { duration, least, most, .. } = &scenario.workload;
             if *duration == crate::generate::Duration::Uniform && most < least {

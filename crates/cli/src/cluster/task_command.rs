@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use filch_core::wire::talk::{Logs, Name, Said};
+use filch_core::wire::talk::{Logs, Name, Numbers, Places, Said};
 use filch_node::client::Client;
 use filch_node::view::{JobView, Query, TaskView};
 use serde_json::{Value, json};
@@ -116,21 +116,29 @@ impl TaskName {
 
     fn index_in(&self, job: &JobView) -> Result<u32, Usage> {
         let step = job.step.max(1);
-        let last = job.first + step * (job.tasks as i64 - 1);
+        let places = if job.places.is_empty() { None } else { Places::read(&job.places) };
+        let numbers = Numbers::new(job.first, step, places.clone());
+        let count = u32::try_from(job.tasks).unwrap_or(u32::MAX);
+        let (first, last) = (numbers.number(0), numbers.number(count.saturating_sub(1)));
         let Some(number) = self.number else {
             if job.tasks == 1 {
                 return Ok(0);
             }
             let message = format!("job {} has {} tasks", self.job, job.tasks);
-            return Err(Usage::new(message).help(format!("name one of them, such as {}.{}", self.job, job.first)));
+            return Err(Usage::new(message).help(format!("name one of them, such as {}.{first}", self.job)));
         };
-        let offset = number - job.first;
-        if offset < 0 || offset % step != 0 || number > last {
+        let offset = i128::from(number) - i128::from(job.first);
+        let place = u32::try_from(offset / i128::from(step)).ok().filter(|_| offset % i128::from(step) == 0);
+        let index = place.and_then(|place| match &places {
+            Some(places) => places.index_of(place),
+            None => (place < count).then_some(place),
+        });
+        index.ok_or_else(|| {
             let message = format!("job {} has no task {number}", self.job);
             let by = if step > 1 { format!(" in steps of {step}") } else { String::new() };
-            return Err(Usage::new(message).help(format!("its tasks have the numbers {} to {last}{by}", job.first)));
-        }
-        Ok(u32::try_from(offset / step).unwrap_or(u32::MAX))
+            let some = if job.places.is_empty() { "the" } else { "some of the" };
+            Usage::new(message).help(format!("its tasks have {some} numbers {first} to {last}{by}"))
+        })
     }
 }
 
@@ -303,8 +311,15 @@ mod tests {
         .unwrap();
         let index = |number| TaskName { job: 3, number }.index_in(&job);
         assert_eq!((index(Some(10)), index(Some(25))), (Ok(0), Ok(3)));
-        for wrong in [Some(9), Some(11), Some(30), None] {
+        for wrong in [Some(9), Some(11), Some(30), Some(i64::MIN), Some(i64::MAX), None] {
             assert!(index(wrong).is_err(), "{wrong:?}");
+        }
+        // Some of an array: 20, 25, 40 and 45.
+        let some = JobView { places: vec![2, 2, 2, 2], ..job };
+        let index = |number| TaskName { job: 3, number: Some(number) }.index_in(&some);
+        assert_eq!([20, 25, 40, 45].map(|number| index(number).ok()), [Some(0), Some(1), Some(2), Some(3)]);
+        for wrong in [10, 15, 30, 41, 50] {
+            assert!(index(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -15,7 +15,7 @@ use super::Reach;
 use super::table::{bytes, facts, or_dash, table, text};
 use crate::interrupt::Interrupts;
 use crate::job::{Resource, Size};
-use crate::{output, runtime};
+use crate::{guard, output, runtime};
 
 /// Run a worker of a cluster, or list, show and drain workers.
 ///
@@ -147,6 +147,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = crate::run::machine()?;
     let dial = args.reach.dial()?;
     output::log_to_stderr();
+    let guard = guard::start();
     runtime::alone(async {
         let neighbours = Neighbours::default();
         let (mut workers, mut handles) = (JoinSet::new(), Vec::new());
@@ -154,6 +155,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
             let mut options = args.start.options(&machine, number);
             options.neighbours = (args.start.count > 1).then(|| neighbours.clone());
             options.access_file = std::path::absolute(args.reach.path()).ok();
+            options.life = guard.as_ref().map(|guard| guard.life().to_owned());
             let worker = Worker::new(options);
             handles.push(worker.handle());
             workers.spawn(worker.run(dial.clone()));
@@ -168,6 +170,9 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
                 },
                 _ = interrupts.next() => {
                     presses += 1;
+                    if presses == 1 {
+                        output::note("leaving: what runs may finish; Ctrl-C again kills it and leaves at once");
+                    }
                     let end = if presses == 1 { WorkerHandle::drain } else { WorkerHandle::stop };
                     handles.iter().for_each(end);
                 }

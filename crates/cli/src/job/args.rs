@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use filch_core::wire::talk::{self, InputSort, Work};
@@ -204,14 +204,19 @@ impl JobArgs {
     }
 
     fn stdin(&self) -> Result<Bytes, Usage> {
-        let Some(path) = &self.stdin else { return Ok(Bytes::new()) };
-        let bytes = inputs::read(path, "--stdin")?;
-        if bytes.len() > LARGEST_WORK - (64 << 10) {
-            let message =
-                format!("{} has {} bytes, and a task can carry less than 1M", inputs::label(path), bytes.len());
-            return Err(Usage::new(message)
-                .help("let the command read the file itself, such as with `--shell 'command < file'`"));
-        }
-        Ok(Bytes::from(bytes))
+        self.stdin.as_ref().map_or_else(|| Ok(Bytes::new()), |path| read_stdin(path, "--stdin"))
     }
+}
+
+/// What a task reads, from a file; less than all that it may carry.
+pub(super) fn read_stdin(path: &Path, option: &str) -> Result<Bytes, Usage> {
+    let most = LARGEST_WORK - (64 << 10);
+    let bytes = inputs::read(path, option, most)?;
+    if bytes.len() > most {
+        let message = format!("{} has more than {} KiB, and a task carries no more", inputs::label(path), most >> 10);
+        return Err(
+            Usage::new(message).help("let the command read the file itself, such as with `--shell 'command < file'`")
+        );
+    }
+    Ok(Bytes::from(bytes))
 }

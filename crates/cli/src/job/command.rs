@@ -51,11 +51,6 @@ impl Command {
         self.parts().iter().any(|part| template::has_placeholder(part))
     }
 
-    /// Whether something in it speaks of the position of a task.
-    pub(super) fn speaks_of_position(&self) -> bool {
-        self.parts().iter().any(|part| part.windows(3).any(|three| three == b"{i}"))
-    }
-
     /// The input becomes the last argument.
     pub(super) fn append_input(&mut self) {
         match self {

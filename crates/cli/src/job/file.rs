@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use filch_core::config::{self, Document, MAX_BYTES};
+use filch_core::config::{self, Document, Limits};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -16,6 +16,9 @@ use super::inputs;
 use super::plan::Plan;
 use super::terms::TermArgs;
 use super::{Refusal, Usage};
+
+/// As much as is read of one. While it is read, 100,000 tasks with five keys each take 600 MB; nodes bound that, whatever the bytes are.
+const LARGEST: Limits = Limits { bytes: 64 << 20, nodes: 4_000_000 };
 
 /// A job file.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -116,14 +119,15 @@ static SCHEMA: LazyLock<Json> = LazyLock::new(config::schema_of::<JobFile>);
 
 /// The job of a file. `given` and `shared` come from the command line and stand above the file's own defaults.
 pub(super) fn plan(path: &Path, given: &TermArgs, shared: &Shared, name: Option<&str>) -> Result<Plan, Refusal> {
-    let bytes = inputs::read(path, "--file")?;
+    let bytes = inputs::read(path, "--file", LARGEST.bytes)?;
     let label = if path.as_os_str() == "-" { "<stdin>".to_owned() } else { path.display().to_string() };
-    if bytes.len() > MAX_BYTES {
-        let message = format!("{label} has {} bytes, and a job file has at most {} MiB", bytes.len(), MAX_BYTES >> 20);
+    if bytes.len() > LARGEST.bytes {
+        let most = LARGEST.bytes >> 20;
+        let message = format!("{label} has more than {most} MiB, and a job file has at most that");
         let help = "an `array` stands for many tasks in one entry; --each-line and --each-json take inputs from files of any size";
         return Err(Usage::new(message).help(help).into());
     }
-    let text = config::decode(&bytes, &label).map_err(Refusal::File)?;
+    let text = config::decode_within(&bytes, &label, LARGEST).map_err(Refusal::File)?;
     let (file, entries) = read(text, &label, given, shared).map_err(Refusal::File)?;
     let stem = path.file_stem().map_or_else(|| "job".into(), |stem| stem.to_string_lossy());
     let name = name.map_or_else(|| file.name.clone().unwrap_or_else(|| stem.into_owned()), str::to_owned);
@@ -135,7 +139,7 @@ pub(super) fn plan(path: &Path, given: &TermArgs, shared: &Shared, name: Option<
 type Read = (JobFile, Vec<Entry>);
 
 fn read(text: &str, label: &str, given: &TermArgs, shared: &Shared) -> Result<Read, config::ConfigErrors> {
-    let mut document = Document::parse(text, label)?;
+    let mut document = Document::parse_within(text, label, LARGEST)?;
     let Some(file) = document.read::<JobFile>(&SCHEMA) else { return document.finish(None) };
     for (option, why) in file.defaults.terms.wrong() {
         document.refuse(&format!("defaults.{option}"), &why, None);
@@ -151,7 +155,7 @@ fn read(text: &str, label: &str, given: &TermArgs, shared: &Shared) -> Result<Re
 /// alone.
 fn without_tasks(read: Document, text: &str, label: &str) -> Result<Read, config::ConfigErrors> {
     read.finish(Some(()))?;
-    let mut document = Document::parse(text, label)?;
+    let mut document = Document::parse_within(text, label, LARGEST)?;
     // Again for the places of its keys.
     let _ = document.read::<JobFile>(&SCHEMA);
     let help = "such as `tasks: [{ name: hello, command: echo hello }]`";

@@ -1,21 +1,27 @@
 //! From the tasks of a job file to a graph: names become positions, arrays become tasks, circles are refused.
 
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use bytes::Bytes;
 use filch_core::config::{Document, nearest};
-use filch_core::wire::talk::{InputSort, Work};
+use filch_core::wire::talk::{InputSort, Work, number_of};
 
 use super::Usage;
-use super::args::{Shared, variable};
+use super::args::{Shared, read_stdin, variable};
 use super::command::{self, Command, Filling};
 use super::file::{JobFile, OnParentFailure, TaskEntry, TextOrList, Usual};
-use super::inputs::{self, Range};
+use super::inputs::Range;
 use super::plan::Node;
 use super::terms::TermArgs;
 
 /// The most tasks that a job file may stand for, arrays counted out.
 const MOST_TASKS: u64 = 1_000_000;
+/// Names that nobody has which are compared with those that there are: that takes long where there are many.
+const GUESSES: u32 = 20;
+/// Tasks of a circle that are named.
+const NAMED: usize = 12;
 /// The most pairs of tasks of which one waits for the other.
 const MOST_LINKS: u64 = 10_000_000;
 
@@ -34,9 +40,36 @@ pub(super) struct Entry {
     terms: TermArgs,
 }
 
+/// The names of all tasks.
+struct Names<'a> {
+    all: Vec<&'a str>,
+    /// Where each stands for the first time.
+    places: HashMap<&'a str, usize>,
+    /// How many that nobody has may still be compared with all of them.
+    guesses: Cell<u32>,
+}
+
+impl<'a> Names<'a> {
+    fn new(file: &'a JobFile) -> Names<'a> {
+        let all: Vec<&str> = file.tasks.iter().map(|task| task.name.as_str()).collect();
+        let mut places = HashMap::with_capacity(all.len());
+        for (at, name) in all.iter().enumerate() {
+            places.entry(*name).or_insert(at);
+        }
+        Names { all, places, guesses: Cell::new(GUESSES) }
+    }
+
+    /// The one that was meant, perhaps.
+    fn like(&self, name: &str) -> Option<&'a str> {
+        let left = self.guesses.get().checked_sub(1)?;
+        self.guesses.set(left);
+        nearest(name, &self.all)
+    }
+}
+
 /// The tasks of a file; what is wrong with them goes to the document.
 pub(super) fn entries(file: &JobFile, document: &mut Document, given: &TermArgs, shared: &Shared) -> Vec<Entry> {
-    let names: Vec<&str> = file.tasks.iter().map(|task| task.name.as_str()).collect();
+    let names = Names::new(file);
     let mut entries = Vec::with_capacity(file.tasks.len());
     for (at, task) in file.tasks.iter().enumerate() {
         let path = format!("tasks[{at}]");
@@ -94,11 +127,11 @@ fn merged(own: &Usual, file: &Usual, given: &TermArgs, shared: &Shared) -> Entry
     }
 }
 
-fn check_name(names: &[&str], at: usize, path: &str, document: &mut Document) {
-    let name = names[at];
+fn check_name(names: &Names<'_>, at: usize, path: &str, document: &mut Document) {
+    let name = names.all[at];
     if name.is_empty() {
         document.refuse(&format!("{path}.name"), "a task needs a name", None);
-    } else if names[..at].contains(&name) {
+    } else if names.places.get(name).is_some_and(|first| *first < at) {
         let message = format!("another task is called `{name}` already");
         document.refuse(&format!("{path}.name"), &message, Some("give each task a name of its own"));
     }
@@ -125,18 +158,18 @@ fn command(task: &TaskEntry, path: &str, document: &mut Document) -> Command {
     command
 }
 
-fn after(task: &TaskEntry, names: &[&str], at: usize, path: &str, document: &mut Document) -> Vec<usize> {
-    let mut found = Vec::new();
+fn after(task: &TaskEntry, names: &Names<'_>, at: usize, path: &str, document: &mut Document) -> Vec<usize> {
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
     for (place, parent) in task.after.as_ref().map(TextOrList::each).unwrap_or_default() {
         let path = format!("{path}.after{place}");
-        match names.iter().position(|name| *name == parent) {
+        match names.places.get(parent).copied() {
             Some(position) if position == at => {
                 document.refuse(&path, &format!("the task `{parent}` waits for itself"), None);
             }
-            Some(position) if found.contains(&position) => {}
-            Some(position) => found.push(position),
+            Some(position) if known.insert(position) => found.push(position),
+            Some(_) => {}
             None => {
-                let help = nearest(parent, names).map(|name| format!("did you mean `{name}`?"));
+                let help = names.like(parent).map(|name| format!("did you mean `{name}`?"));
                 document.refuse(&path, &format!("there is no task `{parent}`"), help.as_deref());
             }
         }
@@ -171,17 +204,21 @@ fn refuse_circles(entries: &[Entry], document: &mut Document) {
     let Some(start) = (0..entries.len()).find(|at| waits[*at] > 0) else { return };
     // Everything that is left waits for something that is left, so going on leads around the circle.
     let mut way: Vec<usize> = vec![start];
+    let mut seen: HashMap<usize, usize> = HashMap::from([(start, 0)]);
     loop {
         let Some(at) = way.last().copied() else { return };
         let Some(next) = entries[at].after.iter().copied().find(|parent| waits[*parent] > 0) else { return };
-        if let Some(first) = way.iter().position(|seen| *seen == next) {
+        if let Some(first) = seen.insert(next, way.len()) {
             way.drain(..first);
             way.push(next);
             break;
         }
         way.push(next);
     }
-    let names: Vec<&str> = way.iter().map(|at| entries[*at].name.as_str()).collect();
+    let mut names: Vec<&str> = way.iter().map(|at| entries[*at].name.as_str()).collect();
+    if names.len() > NAMED {
+        names.splice(NAMED - 1..names.len() - 1, ["…"]);
+    }
     let message = format!("these tasks wait for each other: {}", names.join(" after "));
     document.refuse(&format!("tasks[{}].after", way[0]), &message, Some("take one of these names out of its `after`"));
 }
@@ -212,13 +249,13 @@ pub(super) fn nodes(entries: Vec<Entry>) -> Result<Vec<Node>, (String, Usage)> {
     for entry in entries {
         let after: Vec<u32> = entry.after.iter().flat_map(|parent| starts[*parent].clone()).collect();
         let stdin = match &entry.stdin {
-            Some(path) => inputs::read(Path::new(path), "stdin").map_err(|usage| (entry.name.clone(), usage))?,
-            None => Vec::new(),
+            Some(path) => read_stdin(Path::new(path), "stdin").map_err(|usage| (entry.name.clone(), usage))?,
+            None => Bytes::new(),
         };
         let mut work = Work {
             env: entry.env.clone(),
             cwd: entry.cwd.clone(),
-            stdin: Bytes::from(stdin),
+            stdin,
             // People count from 1, and whoever runs it counts on from there.
             first: 1,
             step: 1,
@@ -237,7 +274,7 @@ pub(super) fn nodes(entries: Vec<Entry>) -> Result<Vec<Node>, (String, Usage)> {
 }
 
 fn element(whole: &Node, range: Range, index: u32) -> Node {
-    let number = range.first + range.step * i64::from(index);
+    let number = number_of(range.first, range.step, index);
     let filled = whole.command.filled(&Filling::new(number, index, InputSort::Bytes, None));
     // What does not fit was refused before.
     let command = filled.unwrap_or_else(|_| whole.command.clone());

@@ -7,10 +7,14 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use filch_core::wire::talk::InputSort;
+use filch_node::client::LARGEST_REQUEST;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::Usage;
+
+/// The most that is read of a file with JSON, which may have more blanks than anything else.
+const LARGEST_JSON: usize = 4 * LARGEST_REQUEST;
 
 /// `A-B` or `A-B:STEP`: numbers, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +57,7 @@ pub(crate) struct Inputs {
 
 /// The lines of a file; `-` is standard input. The last may lack its end.
 pub(crate) fn lines(path: &Path) -> Result<Inputs, Usage> {
-    let text = Bytes::from(read(path, "--each-line")?);
+    let text = Bytes::from(read_inputs(path, "--each-line", LARGEST_REQUEST)?);
     let mut each = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -79,7 +83,7 @@ pub(crate) fn lines(path: &Path) -> Result<Inputs, Usage> {
 
 /// The values of a file with a JSON array, or with one value after the other, such as one a line; `-` is standard input.
 pub(crate) fn json(path: &Path) -> Result<Inputs, Usage> {
-    let bytes = read(path, "--each-json")?;
+    let bytes = read_inputs(path, "--each-json", LARGEST_JSON)?;
     let values = if bytes.trim_ascii_start().starts_with(b"[") { array(&bytes) } else { sequence(&bytes) };
     let values = values.map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -129,18 +133,31 @@ fn whole(inputs: Inputs, path: &Path) -> Result<Inputs, Usage> {
     Ok(inputs)
 }
 
+/// The bytes of a file with inputs, which must not be more than can be submitted.
+fn read_inputs(path: &Path, option: &str, most: usize) -> Result<Vec<u8>, Usage> {
+    let bytes = read(path, option, most)?;
+    if bytes.len() > most {
+        let message = format!("{} has more than {} MiB, which is more than a job can have", label(path), most >> 20);
+        return Err(Usage::new(message)
+            .help("split it into several, or give the tasks names of files instead of what is in them"));
+    }
+    Ok(bytes)
+}
+
 /// How messages call a file.
 pub(super) fn label(path: &Path) -> String {
     if path.as_os_str() == "-" { "standard input".to_owned() } else { format!("`{}`", path.display()) }
 }
 
-/// The bytes of a file, or of standard input for `-`.
-pub(super) fn read(path: &Path, option: &str) -> Result<Vec<u8>, Usage> {
+/// The bytes of a file, or of standard input for `-`. Of one that has more than `most`, one byte more than that: there may be no end
+/// to it.
+pub(super) fn read(path: &Path, option: &str, most: usize) -> Result<Vec<u8>, Usage> {
     let mut bytes = Vec::new();
+    let limit = most as u64 + 1;
     let outcome = if path.as_os_str() == "-" {
-        std::io::stdin().lock().read_to_end(&mut bytes)
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
     } else {
-        File::open(path).and_then(|mut file| file.read_to_end(&mut bytes))
+        File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
     };
     outcome.map(|_| bytes).map_err(|error| {
         Usage::new(format!("cannot read {}: {error}", label(path)))
@@ -196,6 +213,14 @@ mod tests {
         assert_eq!(shown(&json(file("e", br#"["a b", "c"]"#).path()).unwrap()), ["a b", "c"]);
         let wrong = json(file("d", b"{\"a\": 1}\n{oh}\n").path()).unwrap_err().to_string();
         assert!(wrong.contains(":2:2: no JSON"), "{wrong}");
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_it() {
+        for wrong in [lines(Path::new("/dev/zero")), json(Path::new("/dev/zero"))] {
+            let wrong = wrong.unwrap_err().to_string();
+            assert!(wrong.contains("`/dev/zero` has more than "), "{wrong}");
+        }
     }
 
     #[test]

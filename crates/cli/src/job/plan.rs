@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use filch_core::wire::talk::{Array, Graph, LARGEST_PACKET, Part, Parts, Submit, Terms, Work};
+use filch_core::wire::talk::{Array, Graph, Part, Parts, Submit, Terms, Work, number_of, place_runs};
+use filch_node::client::LARGEST_REQUEST;
 use prost::Message as _;
 
 use super::Usage;
@@ -57,7 +58,7 @@ pub(super) struct Node {
 
 impl Alike {
     fn number(&self, position: u32) -> i64 {
-        self.first + self.step * i64::from(position)
+        number_of(self.first, self.step, position)
     }
 
     fn filling(&self, position: u32) -> Filling<'_> {
@@ -79,33 +80,13 @@ impl Alike {
         Part { terms: Some(terms), work: Bytes::from(work.encode_to_vec()), ..Part::default() }
     }
 
-    /// Neighbours, as one array.
-    fn array(&self, from: u32, count: u32) -> Array {
-        let first = self.number(from);
-        let work = Work { first, ..self.work.clone() };
-        let range = from as usize..from as usize + count as usize;
-        let inputs = self.inputs.as_ref().map_or_else(Vec::new, |inputs| inputs.each[range].to_vec());
-        Array { part: Some(self.part(&work)), count, inputs, first, step: self.step }
-    }
-
-    /// One of them, as a task of its own at another place.
-    fn single(&self, position: u32, index: u32) -> Part {
-        let program = self.command(position).program();
-        let number = self.number(position);
-        let mut work = Work {
-            program: Some(program),
-            // Whoever runs it counts on from there.
-            first: number - i64::from(index),
-            step: 1,
-            placeholders: false,
-            input: 0,
-            ..self.work.clone()
-        };
-        work.env.push(super::args::variable("FILCH_INDEX", position.to_string().as_bytes()));
-        if let Some(input) = self.inputs.as_ref().and_then(|inputs| inputs.each.get(position as usize)) {
-            work.env.push(super::args::variable("FILCH_INPUT", input));
-        }
-        Part { name: number.to_string(), ..self.part(&work) }
+    /// All of them, or those that are left.
+    fn array(&self, left: Option<&[u32]>) -> Array {
+        let all = Array { part: Some(self.part(&self.work)), first: self.first, step: self.step, ..Array::default() };
+        let inputs = self.inputs.as_ref().map_or(&[][..], |inputs| &inputs.each);
+        let Some(left) = left else { return Array { count: self.count, inputs: inputs.to_vec(), ..all } };
+        let inputs = left.iter().filter_map(|position| inputs.get(*position as usize)).cloned().collect();
+        Array { count: left.len() as u32, inputs, places: place_runs(left.iter().copied()), ..all }
     }
 }
 
@@ -196,27 +177,12 @@ impl Plan {
     /// What is submitted.
     pub(crate) fn submit(&self) -> Submit {
         let (parts, summary) = match &self.tasks.shape {
-            Shape::Alike(alike) => (self.alike_parts(alike), alike.command.show()),
+            Shape::Alike(alike) => (Parts::Array(alike.array(self.tasks.left.as_deref())), alike.command.show()),
             Shape::Graph(nodes) => {
                 (self.graph_parts(nodes), format!("{} tasks that depend on each other", nodes.len()))
             }
         };
         Submit { key: new_key(), name: self.name.clone(), parts: Some(parts), summary, ..Submit::default() }
-    }
-
-    fn alike_parts(&self, alike: &Alike) -> Parts {
-        let Some(left) = &self.tasks.left else { return Parts::Array(alike.array(0, alike.count)) };
-        let neighbours =
-            left.first().zip(left.last()).is_some_and(|(first, last)| (last - first) as usize == left.len() - 1);
-        match left.first() {
-            // What speaks of positions would get others.
-            Some(first) if neighbours && !(alike.command.speaks_of_position() && *first > 0) => {
-                Parts::Array(alike.array(*first, left.len() as u32))
-            }
-            _ => Parts::Graph(Graph {
-                parts: left.iter().zip(0..).map(|(position, index)| alike.single(*position, index)).collect(),
-            }),
-        }
     }
 
     fn graph_parts(&self, nodes: &[Node]) -> Parts {
@@ -240,18 +206,10 @@ impl Plan {
 
     /// Refuses what cannot be sent in one piece.
     pub(super) fn check_weight(&self) -> Result<(), Usage> {
-        let inputs = match &self.tasks.shape {
-            Shape::Alike(alike) => {
-                alike.inputs.as_ref().map_or(0, |inputs| inputs.each.iter().map(|one| one.len() + 5).sum())
-            }
-            Shape::Graph(nodes) => {
-                nodes.iter().map(|node| node.work.encoded_len() + node.terms.encoded_len() + 4 * node.after.len()).sum()
-            }
-        };
-        let most = LARGEST_PACKET - (2 << 20);
-        if inputs > most {
+        let (weight, most) = (self.submit().encoded_len(), LARGEST_REQUEST);
+        if weight > most {
             let message =
-                format!("the job weighs {} MiB, and at most {} can be submitted at once", inputs >> 20, most >> 20);
+                format!("the job weighs {} MiB, and at most {} can be submitted at once", weight >> 20, most >> 20);
             return Err(Usage::new(message)
                 .help("split it into several, or give the tasks names of files instead of what is in them"));
         }
@@ -348,22 +306,23 @@ mod tests {
 
     #[test]
     fn what_is_done_is_left_out_and_the_rest_keeps_its_numbers() {
-        let mut resumed = plan(&["--array", "10-19", "--", "echo", "{n}"]).unwrap();
-        resumed.leave_out(|position| position < 7);
+        let mut resumed = plan(&["--array", "10-19", "--", "echo", "{n}", "{i}"]).unwrap();
+        resumed.leave_out(|position| position % 2 == 0 || position > 6);
         let (rest, work) = array(&resumed);
-        assert_eq!((rest.first, rest.count, work.first), (17, 3, 17));
-        assert_eq!(commands(&resumed), ["echo 17", "echo 18", "echo 19"]);
-        let mut holes = plan(&["--array", "10-14", "--", "echo", "{n}", "{i}"]).unwrap();
-        holes.leave_out(|position| position % 2 == 0);
-        let Some(Parts::Graph(graph)) = holes.submit().parts else { panic!("no graph") };
-        let works: Vec<Work> = graph.parts.iter().map(|part| Work::decode(part.work.clone()).unwrap()).collect();
-        assert_eq!(works.iter().map(|work| (work.first, work.step)).collect::<Vec<_>>(), [(11, 1), (12, 1)]);
-        assert_eq!(words(&works[1]), ["echo", "13", "3"]);
-        assert_eq!((holes.tasks.position(1), holes.tasks.number(3)), (3, 13));
-        // What speaks of positions is not moved.
-        let mut moved = plan(&["--array", "1-3", "--", "echo", "{i}"]).unwrap();
-        moved.leave_out(|position| position == 0);
-        assert!(matches!(moved.submit().parts, Some(Parts::Graph(_))));
+        assert_eq!((rest.first, rest.count, work.first, &rest.places[..]), (10, 3, 10, &[1, 1, 1, 1, 1, 1][..]));
+        assert_eq!(commands(&resumed), ["echo 11 1", "echo 13 3", "echo 15 5"]);
+        assert_eq!((resumed.tasks.position(1), resumed.tasks.number(3)), (3, 13));
+        let mut some = plan(&["echo", ":::", "a", "b", "c"]).unwrap();
+        some.leave_out(|position| position == 1);
+        assert_eq!(array(&some).0.inputs, ["a", "c"]);
+    }
+
+    #[test]
+    fn a_million_with_holes_everywhere_is_a_small_submission() {
+        let mut resumed = plan(&["--array", "1-1000000", "--", "true", "{}"]).unwrap();
+        resumed.leave_out(|position| position % 5 < 2);
+        assert_eq!(array(&resumed).0.count, 600_000);
+        assert!(resumed.submit().encoded_len() < 1 << 20);
     }
 
     #[test]

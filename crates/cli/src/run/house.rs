@@ -8,9 +8,12 @@ use filch_node::client::Client;
 use filch_node::coordinator::{Coordinator, Options};
 use filch_node::detect::{self, Machine};
 use filch_node::dial::Dial;
+use filch_node::exec::Guard;
 use filch_node::view::{Query, WorkerView};
 use filch_node::worker::{Neighbours, Worker, WorkerFailure, WorkerHandle, WorkerOptions};
 use tokio::task::JoinSet;
+
+use crate::guard;
 
 /// How long workers have to stop what they run, once they are told to.
 const FAREWELL: Duration = Duration::from_secs(20);
@@ -49,6 +52,8 @@ pub(crate) struct House {
     pub(crate) client: Client,
     /// Where the store is; gone with this.
     _directory: tempfile::TempDir,
+    /// The last to go.
+    _guard: Option<Guard>,
 }
 
 impl House {
@@ -56,6 +61,7 @@ impl House {
     pub(crate) async fn open(config: Config, size: Size, machine: &Machine) -> anyhow::Result<House> {
         let directory =
             tempfile::Builder::new().prefix("filch-run-").tempdir().context("cannot make a temporary directory")?;
+        let guard = guard::start();
         let options = Options { config, ..Options::new(directory.path()) };
         let coordinator = Coordinator::start(options).await?;
         let dial = || Dial::Near(coordinator.doorway());
@@ -66,13 +72,14 @@ impl House {
                 slots: size.slots,
                 resources: resources(machine, size, number),
                 neighbours: Some(neighbours.clone()),
+                life: guard.as_ref().map(|guard| guard.life().to_owned()),
                 ..WorkerOptions::new(name(number))
             });
             handles.push(worker.handle());
             workers.spawn(worker.run(dial()));
         }
         let client = Client::connect(dial(), "filch run").await?;
-        let mut house = House { coordinator, workers, handles, client, _directory: directory };
+        let mut house = House { coordinator, workers, handles, client, _directory: directory, _guard: guard };
         house.wait_for_workers(size.workers).await?;
         Ok(house)
     }

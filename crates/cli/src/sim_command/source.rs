@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -113,6 +114,12 @@ impl SourceArgs {
         }
         let mut start = Vec::new();
         let cannot = || format!("cannot read `{}`", self.what);
+        let kind = std::fs::metadata(path).with_context(cannot)?.file_type();
+        if kind.is_char_device() || kind.is_block_device() {
+            // Some of them have no end.
+            output::error(&format!("`{}` is a device and no file", self.what), None);
+            return Ok(Err(ExitCode::from(2)));
+        }
         File::open(path).with_context(cannot)?.take(64).read_to_end(&mut start).with_context(cannot)?;
         if trace::is_trace(&self.what, &start) {
             return Ok(self.find_trace(path));
@@ -186,7 +193,7 @@ pub(crate) fn full_path(path: &str) -> String {
     match path {
         "latency" | "loss" | "duplication" => format!("network.{path}"),
         "arrivals" | "repeat" => format!("trace.{path}"),
-        "tasks" | "per_worker" | "typical" | "sigma" | "pushed_to" | "rate" => format!("workload.{path}"),
+        "tasks" | "per_worker" | "work" | "typical" | "sigma" | "pushed_to" | "rate" => format!("workload.{path}"),
         _ => path.to_owned(),
     }
 }
@@ -214,9 +221,18 @@ pub(crate) fn values(text: &str, steps: u32) -> Result<Vec<String>, String> {
     Ok(between(from, to, steps).into_iter().map(|value| format!("{value}{unit}")).collect())
 }
 
+/// The values of a range of what is counted: whole numbers, each once.
+pub(crate) fn whole(values: Vec<String>) -> Vec<String> {
+    let rounded = |text: String| text.parse::<f64>().map_or(text, |number| number.round().to_string());
+    let mut values: Vec<String> = values.into_iter().map(rounded).collect();
+    values.dedup();
+    values
+}
+
 fn between(from: f64, to: f64, steps: u32) -> Vec<f64> {
     let last = f64::from(steps.max(2) - 1);
-    let round = |value: f64| format!("{value:.4}").parse::<f64>().unwrap_or(value);
+    // To six digits, however small it is.
+    let round = |value: f64| format!("{value:.5e}").parse::<f64>().unwrap_or(value);
     (0..steps.max(2))
         .map(|step| {
             let share = f64::from(step) / last;
@@ -237,6 +253,9 @@ mod tests {
         assert_eq!(values("1ms..100ms", 3).unwrap(), ["1ms", "10ms", "100ms"]);
         assert_eq!(values("100ms..10s", 3).unwrap(), ["0.1s", "1s", "10s"]);
         assert_eq!(values("0..1", 3).unwrap(), ["0", "0.5", "1"]);
+        assert_eq!(values("10us..1s", 2).unwrap(), ["0.00001s", "1s"]);
+        assert_eq!(whole(values("10..100", 3).unwrap()), ["10", "32", "100"]);
+        assert_eq!(whole(values("1..2", 5).unwrap()), ["1", "2"]);
         for wrong in ["", "1,,2", "a..b", "1..", "1ms..2parsec"] {
             assert!(values(wrong, 3).is_err(), "{wrong}");
         }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
 use super::check::Findings;
-use super::load::{Loaded, place, refuse_large, syntax};
+use super::load::{Limits, Loaded, place, refuse_large, syntax};
 use super::node::{self, Node, Value};
 use super::problem::{ConfigErrors, Problem, lines};
 use super::schema;
@@ -37,13 +37,21 @@ impl Document {
     /// # Errors
     /// That it is too large, or is no YAML.
     pub fn parse(text: &str, label: &str) -> Result<Document, ConfigErrors> {
+        Document::parse_within(text, label, Limits::CONFIG)
+    }
+
+    /// The same for a file that may be larger, or must be smaller, than a configuration.
+    ///
+    /// # Errors
+    /// That it is too large, or is no YAML.
+    pub fn parse_within(text: &str, label: &str, limits: Limits) -> Result<Document, ConfigErrors> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        refuse_large(text.as_bytes(), label)?;
+        refuse_large(text.as_bytes(), label, limits)?;
         let fail = |error| {
             let (problem, mark) = syntax(error);
             ConfigErrors::new(label, vec![place(problem, mark, &lines(text))])
         };
-        let (tree, mistakes) = node::from_yaml(text).map_err(fail)?;
+        let (tree, mistakes) = node::from_yaml(text, limits).map_err(fail)?;
         let mut findings = Findings::default();
         findings.problems.extend(mistakes.into_iter().map(syntax));
         Ok(Document { label: label.to_owned(), text: text.to_owned(), tree, findings })

@@ -17,6 +17,20 @@ use super::{Config, Profile, key_path};
 /// The most bytes a configuration may have; whoever reads one need not read on beyond it.
 pub const MAX_BYTES: usize = 1 << 20;
 
+/// How large a file may be. What reading takes grows with it, so that each sort of file has what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of its text.
+    pub bytes: usize,
+    /// Keys and values, those that aliases repeat included.
+    pub nodes: usize,
+}
+
+impl Limits {
+    /// Of a configuration, which has a few hundred keys.
+    pub const CONFIG: Limits = Limits { bytes: MAX_BYTES, nodes: 200_000 };
+}
+
 /// What a file with a `load_balancing` section means where it does not say otherwise: such files were written for a
 /// scheduler that pushes tasks into queues by the `best_fit` formula and lets idle workers ask the busiest.
 const IMPLIED: [(&str, &str, &str); 3] =
@@ -111,8 +125,8 @@ impl Config {
             let placed = problems.into_iter().map(|(problem, mark)| place(problem, mark, &lines));
             ConfigErrors::new(label, placed.collect())
         };
-        refuse_large(text.as_bytes(), label)?;
-        let (tree, mistakes) = node::from_yaml(text).map_err(|error| fail(vec![syntax(error)]))?;
+        refuse_large(text.as_bytes(), label, Limits::CONFIG)?;
+        let (tree, mistakes) = node::from_yaml(text, Limits::CONFIG).map_err(|error| fail(vec![syntax(error)]))?;
         read(&tree, mistakes.into_iter().map(syntax).collect(), profile).map_err(fail)
     }
 
@@ -180,7 +194,15 @@ type Problems = Vec<(Problem, Option<Mark>)>;
 /// # Errors
 /// Where the bytes stop being UTF-8; or that there are more than [`MAX_BYTES`].
 pub fn decode<'a>(bytes: &'a [u8], label: &str) -> Result<&'a str, ConfigErrors> {
-    refuse_large(bytes, label)?;
+    decode_within(bytes, label, Limits::CONFIG)
+}
+
+/// The text of a file of another sort.
+///
+/// # Errors
+/// Where the bytes stop being UTF-8; or that there are too many.
+pub fn decode_within<'a>(bytes: &'a [u8], label: &str, limits: Limits) -> Result<&'a str, ConfigErrors> {
+    refuse_large(bytes, label, limits)?;
     std::str::from_utf8(bytes).map_err(|error| {
         let sound = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
         let line = sound.matches('\n').count() + 1;
@@ -192,14 +214,16 @@ pub fn decode<'a>(bytes: &'a [u8], label: &str) -> Result<&'a str, ConfigErrors>
     })
 }
 
-pub(super) fn refuse_large(bytes: &[u8], label: &str) -> Result<(), ConfigErrors> {
-    if bytes.len() <= MAX_BYTES {
+pub(super) fn refuse_large(bytes: &[u8], label: &str, limits: Limits) -> Result<(), ConfigErrors> {
+    let Limits { bytes: most, .. } = limits;
+    if bytes.len() <= most {
         return Ok(());
     }
-    let problem = Problem::new("", format!("a configuration has at most {MAX_BYTES} bytes, this has more"))
+    let what = if limits == Limits::CONFIG { "a configuration" } else { "such a file" };
+    let problem = Problem::new("", format!("{what} has at most {most} bytes, this has more"))
         .with_help(Some("check that this is the right file".to_owned()));
     let mark = Mark { line: 1, column: 1, length: 1 };
-    let start = String::from_utf8_lossy(&bytes[..MAX_BYTES.min(200)]);
+    let start = String::from_utf8_lossy(&bytes[..most.min(200)]);
     Err(ConfigErrors::new(label, vec![place(problem, Some(mark), &lines(&start))]))
 }
 

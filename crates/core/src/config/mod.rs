@@ -22,7 +22,7 @@ mod syntax;
 mod tests;
 
 pub use document::{Document, schema_of};
-pub use load::{Loaded, MAX_BYTES, Origin, Origins, decode};
+pub use load::{Limits, Loaded, MAX_BYTES, Origin, Origins, decode, decode_within};
 pub use nearest::nearest;
 pub(crate) use policies::policy_hint;
 pub use policies::{POLICIES, PolicyEntry, policy};

@@ -6,12 +6,13 @@
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Error, NonFiniteFloatPolicy, Spanned};
 
+use super::load::Limits;
 use super::syntax::{SyntaxError, describe, mark_of, unknown_tags};
 
 /// A configuration has far fewer levels than this.
 const MAX_DEPTH: usize = 32;
-/// Events, nodes and replayed aliases a document may have; a configuration has a few hundred.
-const MAX_EVENTS: usize = 200_000;
+/// Aliases that a document of any size may have.
+const ALIASES: usize = 50_000;
 
 /// Where something stands: line and column from 1, length in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +46,12 @@ pub(super) enum Value {
 ///
 /// # Errors
 /// The first place where the text is not YAML, or exceeds the budget.
-pub(super) fn from_yaml(text: &str) -> Result<(Node, Vec<SyntaxError>), SyntaxError> {
+pub(super) fn from_yaml(text: &str, limits: Limits) -> Result<(Node, Vec<SyntaxError>), SyntaxError> {
     let mut mistakes = Vec::new();
-    let node = match read(text, DuplicateKeyPolicy::Error) {
+    let node = match read(text, limits, DuplicateKeyPolicy::Error) {
         Err(error) if matches!(error.without_snippet(), Error::DuplicateMappingKey { .. }) => {
             mistakes.push(describe(&error, text));
-            read(text, DuplicateKeyPolicy::FirstWins)
+            read(text, limits, DuplicateKeyPolicy::FirstWins)
         }
         read => read,
     };
@@ -59,17 +60,24 @@ pub(super) fn from_yaml(text: &str) -> Result<(Node, Vec<SyntaxError>), SyntaxEr
     Ok((node, mistakes))
 }
 
-fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Node, Error> {
+fn read(text: &str, limits: Limits, duplicate_keys: DuplicateKeyPolicy) -> Result<Node, Error> {
+    let Limits { nodes, .. } = limits;
+    let aliases = nodes.max(ALIASES);
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
             flow_nesting_limit: MAX_DEPTH,
-            max_events: MAX_EVENTS,
-            max_nodes: MAX_EVENTS,
+            max_events: nodes,
+            max_nodes: nodes,
             max_documents: 2,
+            max_aliases: aliases,
+            max_anchors: aliases,
+            max_merge_keys: aliases,
+            // What aliases repeat is counted.
+            enforce_alias_anchor_ratio: false,
         },
         alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: MAX_EVENTS,
+            max_total_replayed_events: nodes,
             max_replay_stack_depth: MAX_DEPTH,
         },
         duplicate_keys: duplicate_keys,

@@ -46,7 +46,7 @@ pub(super) fn describe(error: &Error, text: &str) -> SyntaxError {
         | Error::AliasReplayStackDepthExceeded { .. } => too_many_aliases(),
         Error::Budget { .. } if in_alias => too_many_aliases(),
         Error::Budget { .. } => {
-            ("too long or too deeply nested, aliases included".to_owned(), Some("a configuration needs far less"))
+            ("too long or too deeply nested, aliases included".to_owned(), Some("such a file needs far less"))
         }
         other => return token_error(text).unwrap_or_else(|| not_yaml(other, mark, text)),
     };

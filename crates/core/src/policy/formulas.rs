@@ -192,24 +192,28 @@ impl Default for ExpectedCompletion {
 /// What of a task decides when it has ended, and what that is worth.
 #[derive(Clone, Copy)]
 pub(crate) struct Stakes {
-    pub(crate) now: Time,
-    pub(crate) deadline: Time,
-    pub(crate) retry_pause: Span,
+    /// Seconds until its deadline, if it has one.
+    left_s: Option<f64>,
+    retry_pause_s: f64,
 }
 
 impl Stakes {
+    pub(crate) fn new(now: Time, deadline: Time, retry_pause: Span) -> Stakes {
+        let left_s = (deadline != Time::NEVER).then(|| deadline.as_secs_f64() - now.as_secs_f64());
+        Stakes { left_s, retry_pause_s: retry_pause.as_secs_f64() }
+    }
+
     fn of(task: &TaskView<'_>) -> Stakes {
-        Stakes { now: task.now, deadline: task.deadline, retry_pause: task.retry_pause }
+        Stakes::new(task.now, task.deadline, task.retry_pause)
     }
 }
 
 /// What of a worker decides when a task has ended there: all that `expected_completion` looks at but for what is reserved.
 #[derive(Clone, Copy)]
 pub(crate) struct Prospect {
-    pub(crate) is_idle: bool,
-    /// Does not matter where it is idle.
-    pub(crate) backlog: Span,
-    pub(crate) cold: Span,
+    /// Seconds until it can begin; none where the worker is idle.
+    pub(crate) wait_s: f64,
+    pub(crate) cold_s: f64,
     pub(crate) cost_rate: f64,
     pub(crate) estimate: Estimate,
 }
@@ -218,7 +222,8 @@ impl Prospect {
     #[inline(always)]
     fn of(worker: &WorkerView<'_>) -> Prospect {
         let &WorkerView { backlog, cold, cost_rate, estimate, .. } = worker;
-        Prospect { is_idle: worker.is_idle(), backlog, cold, cost_rate, estimate }
+        let wait_s = if worker.is_idle() { 0.0 } else { backlog.as_secs_f64() };
+        Prospect { wait_s, cold_s: cold.as_secs_f64(), cost_rate, estimate }
     }
 }
 
@@ -236,11 +241,10 @@ impl ExpectedCompletion {
     fn seconds_until(&self, task: &Stakes, worker: &Prospect, terms: &mut Terms) -> f64 {
         let estimate = &worker.estimate;
         let (duration, success) = (estimate.duration.as_secs_f64(), estimate.success);
-        let wait = if worker.is_idle { Span::ZERO } else { worker.backlog };
         let run = (duration + self.beta * estimate.spread.as_secs_f64()) / success;
-        let pauses = if success < 1.0 { (1.0 / success - 1.0) * task.retry_pause.as_secs_f64() } else { 0.0 };
-        -(terms.add("wait", -wait.as_secs_f64())
-            + terms.add("cold", -worker.cold.as_secs_f64())
+        let pauses = if success < 1.0 { (1.0 / success - 1.0) * task.retry_pause_s } else { 0.0 };
+        -(terms.add("wait", -worker.wait_s)
+            + terms.add("cold", -worker.cold_s)
             + terms.add("run", -run)
             + terms.add("retry", -pauses))
     }
@@ -264,10 +268,7 @@ impl ExpectedCompletion {
     /// Seconds the deadline would be missed by, one standard deviation on the safe side.
     #[inline]
     fn lateness(task: &Stakes, worker: &Prospect, seconds: f64) -> f64 {
-        if task.deadline == Time::NEVER {
-            return 0.0;
-        }
-        let left = task.deadline.as_secs_f64() - task.now.as_secs_f64();
+        let Some(left) = task.left_s else { return 0.0 };
         (seconds + worker.estimate.spread.as_secs_f64() - left).max(0.0)
     }
 }

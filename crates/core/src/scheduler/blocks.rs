@@ -8,7 +8,7 @@ use std::slice;
 use super::sorted::move_entry;
 
 /// Entries per block.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 
 /// Consecutive entries, ascending; never without any.
 #[derive(Clone, Debug)]

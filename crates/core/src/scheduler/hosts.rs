@@ -372,9 +372,8 @@ impl Scheduler {
         for lane in lanes {
             while let Some(Head::Task(slot)) = self.head(&lane) {
                 let Some(worker) = self.who_has_room(slot) else { break };
-                self.take_from_lane(slot);
-                self.assign(slot, worker, actions);
-                self.relist(worker);
+                self.leave_lane(slot);
+                self.give(slot, worker, None, actions);
             }
             if self.head(&lane) == Some(Head::Element) {
                 self.serve_waiting_workers(lane.job, actions);

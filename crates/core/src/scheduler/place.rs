@@ -214,29 +214,39 @@ impl Scheduler {
         if self.directories.iter().any(|directory| !directory.is_empty())
             && let Some(worker) = self.who_has_room(slot)
         {
-            if self.is_ahead(slot, self.workers[worker].class) {
-                self.take_credit(worker);
-                self.put_at_worker(slot, worker);
-                self.tell_queued(slot, news, actions);
-                self.hand_over(slot, actions);
-                return;
-            }
-            self.tell_queued(slot, news, actions);
-            if self.tasks.at(slot).state.is_queued() {
-                self.age_leave(slot);
-            }
-            self.counters.queued -= 1;
-            self.assign(slot, worker, actions);
-            self.relist(worker);
+            self.give(slot, worker, news, actions);
             return;
         }
         self.put_in_lane(slot);
         self.tell_queued(slot, news, actions);
     }
 
+    /// Gives a worker a task that is in no queue, though it may have waited in one: to a slot, or into a queue of its own if
+    /// that is where it waits.
+    pub(super) fn give(&mut self, slot: u32, worker: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
+        let ahead = self.is_ahead(slot, self.workers[worker].class);
+        if ahead && !self.begins_at_once(slot, worker) {
+            self.put_at_worker_unlisted(slot, worker);
+            self.tell_queued(slot, news, actions);
+            self.hand_over(slot, actions);
+        } else {
+            self.tell_queued(slot, news, actions);
+            if self.tasks.at(slot).state.is_queued() {
+                self.age_leave(slot);
+            }
+            self.counters.queued -= 1;
+            if ahead {
+                self.hand_to_slot(slot, worker, actions);
+            } else {
+                self.assign(slot, worker, actions);
+            }
+        }
+        self.relist(worker);
+    }
+
     /// A task goes to a worker's own queue, whoever decided that.
     fn push_to(&mut self, slot: u32, worker: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
-        self.put_at_worker(slot, worker);
+        self.put_at_worker_unlisted(slot, worker);
         self.tell_queued(slot, news, actions);
         self.hand_over(slot, actions);
         self.serve(worker, actions);
@@ -347,6 +357,13 @@ impl Scheduler {
 
     /// Puts a task into a worker's own queue. If it waited elsewhere it goes on aging.
     pub(super) fn put_at_worker(&mut self, slot: u32, worker: u32) {
+        self.put_at_worker_unlisted(slot, worker);
+        self.relist(worker);
+    }
+
+    /// The same where the worker is listed anew only when something else about it has changed too, with nobody placed in
+    /// between.
+    pub(super) fn put_at_worker_unlisted(&mut self, slot: u32, worker: u32) {
         let planned = self.planned_for(slot, self.workers[worker].class);
         let task = self.tasks.at_mut(slot);
         let waited = std::mem::replace(&mut task.state, State::AtWorker).is_queued();
@@ -362,7 +379,6 @@ impl Scheduler {
         if !waited {
             self.age_enter(slot);
         }
-        self.relist(worker);
     }
 
     /// Takes a task out of its worker's queue; it stays in its level's list by age.
@@ -512,7 +528,9 @@ impl Scheduler {
         match wanted {
             Wanted::Queue => worker.state == WorkerState::Up,
             Wanted::Room => {
-                at != self.aside && worker.credit > 0 && (ahead || self.wish_fits(&self.wish_of(slot), at).is_ok())
+                at != self.aside
+                    && self.takes_tasks(worker)
+                    && (ahead || self.wish_fits(&self.wish_of(slot), at).is_ok())
             }
         }
     }
@@ -590,7 +608,7 @@ impl Scheduler {
     fn soonest(&self, policy: &ExpectedCompletion, slot: u32, candidates: &[u32]) -> Option<u32> {
         let task = self.tasks.at(slot);
         let signature = &self.signatures[task.signature];
-        let stakes = Stakes { now: self.now, deadline: task.deadline, retry_pause: self.retry_terms(slot).backoff };
+        let stakes = Stakes::new(self.now, task.deadline, self.retry_terms(slot).backoff);
         let has_affinity = task.flags.has(Flags::EXTRA);
         let mut estimates = Estimates::new();
         self.estimator.estimate_each(task.kind, candidates, task.declared(), &mut estimates);
@@ -621,9 +639,8 @@ impl Scheduler {
             }
             let is_idle = worker.has_free_slot() && worker.queue.is_empty();
             let prospect = Prospect {
-                is_idle,
-                backlog: if is_idle { Span::ZERO } else { worker.backlog() },
-                cold: if has_affinity { self.warmth(slot, at).0 } else { Span::ZERO },
+                wait_s: if is_idle { 0.0 } else { worker.backlog().as_secs_f64() },
+                cold_s: if has_affinity { self.warmth(slot, at).0.as_secs_f64() } else { 0.0 },
                 cost_rate: class.cost_rate,
                 estimate,
             };
@@ -782,10 +799,20 @@ impl Scheduler {
         }
     }
 
+    /// Whether a worker would take more than it has. One with a queue of its own says how many it likes to have; what it
+    /// was told to stop it still has, as far as is known.
+    #[inline]
+    pub(crate) fn takes_tasks(&self, worker: &Worker) -> bool {
+        if !self.remote {
+            return worker.credit > 0;
+        }
+        worker.credit > worker.holds + worker.ghosts().len() as u32
+    }
+
     /// Whether a worker may be given something right away: into its queue, or because it waits for it.
     #[inline]
     pub(crate) fn belongs_in_directories(&self, worker: &Worker) -> bool {
-        let takes_more = worker.credit > 0 && (self.remote || worker.has_free_slot());
+        let takes_more = self.takes_tasks(worker) && (self.remote || worker.has_free_slot());
         worker.state == WorkerState::Up && (self.push_bound() || takes_more)
     }
 

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::balance::is_bound;
 use super::ready::{Found, Head};
+use super::tasks::Task;
 use super::{Flags, Scheduler, State};
 use crate::action::{Action, Record, Refusal};
 use crate::event::{End, Held};
@@ -18,7 +19,7 @@ use crate::resources::Amount;
 use crate::task::{Cause, Status};
 use crate::time::{Span, Time};
 use crate::wire::{Order, PeerDigest, fingerprint};
-use crate::worker::WorkerState;
+use crate::worker::{LoadReport, WorkerState};
 
 impl Scheduler {
     /// Says that workers have queues of their own: what they are to do is handed over with [`Action::Hand`] as early as
@@ -56,12 +57,6 @@ impl Scheduler {
         })
     }
 
-    /// A worker that asked gets one thing it did not ask for by name.
-    pub(super) fn take_credit(&mut self, at: u32) {
-        let credit = &mut self.workers[at].credit;
-        *credit = credit.saturating_sub(1);
-    }
-
     /// Gives a worker the next task in order that it can have. Whether there was one.
     pub(super) fn hand_next(&mut self, at: u32, actions: &mut Vec<Action>) -> bool {
         let worker = &self.workers[at];
@@ -90,11 +85,45 @@ impl Scheduler {
             }
             None => return false,
         };
-        self.take_credit(at);
-        self.put_at_worker(slot, at);
+        if self.begins_at_once(slot, at) {
+            // An element was in no lane by itself.
+            if self.tasks.at(slot).state.is_queued() {
+                self.age_leave(slot);
+            } else {
+                self.notify(slot, Status::Queued, Cause::None, actions);
+            }
+            self.counters.queued -= 1;
+            self.hand_to_slot(slot, at, actions);
+            return true;
+        }
+        self.put_at_worker_unlisted(slot, at);
         self.notify(slot, Status::Queued, Cause::None, actions);
         self.hand_over(slot, actions);
         true
+    }
+
+    /// Whether a worker with a queue of its own begins a task as soon as it gets it: it has room for it, and nothing waits
+    /// there.
+    pub(super) fn begins_at_once(&self, slot: u32, at: u32) -> bool {
+        self.workers[at].queue.is_empty() && self.wish_fits(&self.wish_of(slot), at).is_ok()
+    }
+
+    /// A task that is nowhere goes to a free slot of a worker with a queue of its own. It counts as begun: the worker tells
+    /// only if it is not so.
+    pub(super) fn hand_to_slot(&mut self, slot: u32, at: u32, actions: &mut Vec<Action>) {
+        self.next_attempt(slot);
+        self.occupy(slot, at);
+        self.set_hop(slot, 0);
+        let task = self.tasks.at_mut(slot);
+        task.state = State::Running;
+        let &mut Task { attempt, payload, index, flags, generation, .. } = task;
+        let (task, worker) = (TaskId { slot, generation }, self.worker_id(at));
+        actions.push(Action::Hand { worker, task, attempt, payload, index });
+        self.notify_at(slot, at, Status::Running, Cause::None, actions);
+        self.persist(Record::Assigned { task, attempt, worker, at: self.now }, actions);
+        if flags.has(Flags::ELEMENT) {
+            self.element_left(slot);
+        }
     }
 
     /// The first task in a worker's queue that was not handed over, because its key or its room comes first, and that
@@ -128,7 +157,8 @@ impl Scheduler {
         }
     }
 
-    /// Sets the hop of a task that is with a worker, or that it is with nobody any more. Whether it was with one.
+    /// Sets the hop of a task that is with a worker, or that it is with nobody any more. Whether it was with one. A worker that
+    /// has less than before may get more when the step ends; it is to be listed anew.
     pub(super) fn set_hop(&mut self, slot: u32, hop: u32) -> bool {
         let task = self.tasks.at_mut(slot);
         let before = std::mem::replace(&mut task.hop, hop);
@@ -141,6 +171,9 @@ impl Scheduler {
         if before != NONE {
             worker.holds -= 1;
             worker.fingerprint = worker.fingerprint.wrapping_sub(fingerprint(&Held { task, attempt, hop: before }));
+            if at != self.aside && self.released.last() != Some(&at) {
+                self.released.push(at);
+            }
         }
         if hop != NONE {
             worker.holds += 1;
@@ -160,7 +193,7 @@ impl Scheduler {
         }
     }
 
-    /// A worker with a queue of its own would take so many more tasks.
+    /// A worker with a queue of its own likes to have so many tasks, with those it has.
     pub(super) fn want(&mut self, worker: WorkerId, count: u32, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let at = self.worker_slot(worker)?;
         self.workers[at].credit = count;
@@ -195,6 +228,7 @@ impl Scheduler {
             // A peer is not told what skills a task asks for, so it cannot judge whether a thief has them.
             bound: slotted || is_bound(task) || !signature.needs.skills.is_empty(),
             exclusive: task.waits_centrally(),
+            begins: task.state == State::Running,
         })
     }
 
@@ -225,10 +259,25 @@ impl Scheduler {
         self.worker_slot(worker).ok().map(|at| self.workers[at].state)
     }
 
-    /// Whether a worker asked for more than there is for it.
+    /// Whether a worker would take more than there is for it.
     #[must_use]
     pub fn is_waiting(&self, worker: WorkerId) -> bool {
-        self.worker_slot(worker).is_ok_and(|at| self.workers[at].credit > 0)
+        self.worker_slot(worker).is_ok_and(|at| self.takes_tasks(&self.workers[at]))
+    }
+
+    /// Whether a worker said that it likes to have tasks at all, and may get any.
+    #[must_use]
+    pub fn likes_tasks(&self, worker: WorkerId) -> bool {
+        self.worker_slot(worker).is_ok_and(|at| {
+            let worker = &self.workers[at];
+            worker.credit > 0 && worker.state == WorkerState::Up
+        })
+    }
+
+    /// Whether nothing waits at a worker, as far as is known.
+    #[must_use]
+    pub fn has_nothing_queued(&self, worker: WorkerId) -> bool {
+        self.worker_slot(worker).is_ok_and(|at| self.workers[at].queue.is_empty())
     }
 
     /// Whether a worker has more than it can run at once.
@@ -238,6 +287,27 @@ impl Scheduler {
             let worker = &self.workers[at];
             worker.queue.len() as u32 + worker.used_slots() > worker.slots
         })
+    }
+
+    /// Whether a worker is known to have that load, and is not taken for silent.
+    #[must_use]
+    pub fn has_reported(&self, worker: WorkerId, load: LoadReport) -> bool {
+        self.worker_slot(worker).is_ok_and(|at| {
+            let worker = &self.workers[at];
+            worker.report == load && worker.state != WorkerState::Silent
+        })
+    }
+
+    /// Whether a worker is known to like to have so many tasks.
+    #[must_use]
+    pub fn has_wanted(&self, worker: WorkerId, count: u32) -> bool {
+        self.worker_slot(worker).is_ok_and(|at| self.workers[at].credit == count)
+    }
+
+    /// Whether nobody has anything queued.
+    #[must_use]
+    pub fn nobody_is_loaded(&self) -> bool {
+        self.loaded.is_empty()
     }
 
     /// Some workers with something queued: the busiest, and some drawn with `draw` (a number below the one it is given).
@@ -306,6 +376,7 @@ impl Scheduler {
         self.set_hop(slot, NONE);
         self.move_queued(slot, to, actions);
         self.set_hop(slot, hop);
+        self.relist(to);
     }
 
     pub(super) fn began(&mut self, worker: WorkerId, held: Held, actions: &mut Vec<Action>) -> Result<(), Refusal> {

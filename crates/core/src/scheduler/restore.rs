@@ -225,12 +225,12 @@ impl Scheduler {
                 self.keys.promise(key, place);
             }
             self.occupy(slot, at);
-            self.relist(at);
         } else {
             self.counters.queued += 1;
-            self.put_at_worker(slot, at);
+            self.put_at_worker_unlisted(slot, at);
         }
         self.set_hop(slot, 0);
+        self.relist(at);
     }
 
     /// Whether somebody holds an attempt of an earlier life that this one does not know of and has not replaced. What
@@ -248,8 +248,9 @@ impl Scheduler {
         self.pull_out(slot, Cause::Moved, actions);
         self.tasks.at_mut(slot).attempt = held.attempt;
         self.counters.queued += 1;
-        self.put_at_worker(slot, at);
+        self.put_at_worker_unlisted(slot, at);
         self.set_hop(slot, held.hop);
+        self.relist(at);
         self.notify(slot, Status::Queued, Cause::Moved, actions);
         let (task, worker) = (held.task, self.worker_id(at));
         self.persist(Record::Assigned { task, attempt: held.attempt, worker, at: self.now }, actions);

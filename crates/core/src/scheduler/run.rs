@@ -37,6 +37,8 @@ impl Scheduler {
     /// Hands a task that is nowhere to a free slot of a worker and reserves what it asks for.
     pub(super) fn assign(&mut self, slot: u32, at: u32, actions: &mut Vec<Action>) {
         let now = self.now;
+        // What may wait in a worker's own queue counts as begun or as queued there, where others may steal it.
+        debug_assert!(!self.is_ahead(slot, self.workers[at].class));
         self.next_attempt(slot);
         self.occupy(slot, at);
         if self.remote {
@@ -44,7 +46,9 @@ impl Scheduler {
         }
         let &Task { attempt, payload, index, flags, generation, .. } = self.tasks.at(slot);
         let holder = &mut self.workers[at];
-        holder.credit = holder.credit.saturating_sub(1);
+        if !self.remote {
+            holder.credit = holder.credit.saturating_sub(1);
+        }
         let worker = WorkerId { slot: at, generation: holder.generation };
         let task = TaskId { slot, generation };
         actions.push(Action::Assign { worker, task, attempt, payload, index });

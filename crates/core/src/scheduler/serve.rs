@@ -91,7 +91,7 @@ impl Scheduler {
     #[inline]
     fn takes_more(&self, slot: u32) -> bool {
         let worker = &self.workers[slot];
-        worker.credit > 0 && worker.state == WorkerState::Up && (self.remote || worker.has_free_slot())
+        self.takes_tasks(worker) && worker.state == WorkerState::Up && (self.remote || worker.has_free_slot())
     }
 
     /// Gives a worker that takes more one task. Whether there was one.

@@ -1,9 +1,9 @@
 //! A sorted set that is a plain list while it is short, which most of them always are, and in blocks once it is long.
 
-use super::blocks::{Blocks, Entries};
+use super::blocks::{BLOCK, Blocks, Entries};
 
-/// Entries beyond which the list is cut into blocks.
-const LONG: usize = 48;
+/// Entries beyond which the list is cut into blocks: as many as a block has.
+const LONG: usize = BLOCK;
 /// Entries at which it becomes a list again; far below, so that nothing goes to and fro.
 const SHORT: usize = 12;
 

@@ -189,7 +189,7 @@ pub(crate) struct Worker {
     pub(crate) generation: u32,
     pub(crate) class: u32,
     pub(crate) slots: u32,
-    /// Tasks it asked for and waits for.
+    /// Tasks it asked for and waits for. Of one with a queue of its own: how many it likes to have, with what it has.
     pub(crate) credit: u32,
     pub(crate) state: WorkerState,
     pub(crate) running: SmallVec<[u32; 4]>,

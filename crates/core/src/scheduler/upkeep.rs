@@ -395,10 +395,7 @@ impl Scheduler {
                 self.wait_loose(slot, actions);
                 return;
             };
-            self.notify(slot, Status::Queued, Cause::None, actions);
-            self.assign(slot, worker, actions);
-            self.counters.queued -= 1;
-            self.relist(worker);
+            self.give(slot, worker, Some(Cause::None), actions);
         }
     }
 

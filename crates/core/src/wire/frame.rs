@@ -102,12 +102,13 @@ fn write(run: &[Message]) -> Sort {
     let some_helds = || Some(helds());
     match &run[0] {
         Message::Hello(hello) => {
-            let Hello { spec, known, holds, sent } = hello.as_ref();
+            let Hello { spec, known, holds, born, sent } = hello.as_ref();
             Sort::Hello(proto::Hello {
                 worker: Some(write_worker(spec)),
                 known: known.map(WorkerId::to_bits),
                 holds: Some(write_helds(holds.iter().copied())),
                 sent_nanos: sent.0,
+                born_nanos: born.0,
             })
         }
         Message::Welcome { worker, sent } => {
@@ -115,8 +116,11 @@ fn write(run: &[Message]) -> Sort {
         }
         Message::Beat(beat) => Sort::Beat(write_beat(beat)),
         &Message::Heard { sent, nothing } => Sort::Heard(proto::Heard { sent_nanos: sent.0, nothing }),
-        &Message::Want { count, seen, sent } => Sort::Want(proto::Want { count, seen, sent_nanos: sent.0 }),
-        Message::Hand { number, orders } => Sort::Hand(write_orders(*number, orders)),
+        &Message::Want { count, sent } => Sort::Want(proto::Want { count, sent_nanos: sent.0 }),
+        Message::Nothing => Sort::Nothing(proto::Nothing {}),
+        Message::Hand { number, orders, nothing } => {
+            Sort::Hand(proto::Orders { nothing: *nothing, ..write_orders(*number, orders) })
+        }
         Message::Offer { request, orders, depth } => {
             Sort::Offer(proto::Orders { depth: *depth, ..write_orders(*request, orders) })
         }
@@ -186,7 +190,6 @@ fn write_beat(beat: &Beat) -> proto::Beat {
         depth: beat.depth,
         backlog_nanos: beat.backlog.0,
         wants: beat.wants,
-        seen: beat.seen,
         holds: beat.holds,
         fingerprint: beat.fingerprint,
         sent_nanos: beat.sent.0,
@@ -213,6 +216,7 @@ fn write_orders(number: u64, orders: &[Order]) -> proto::Orders {
         templates_used: alike(templates_used.into_iter()),
         templates,
         depth: 0,
+        nothing: false,
     }
 }
 
@@ -237,6 +241,7 @@ fn write_template(order: &Order) -> proto::Template {
         demand: write_demand(&order.demand),
         bound: order.bound,
         exclusive: order.exclusive,
+        begins: order.begins,
     }
 }
 
@@ -252,6 +257,7 @@ impl Reader {
                 spec: read_worker(hello.worker.as_ref())?,
                 known: hello.known.map(WorkerId::from_bits),
                 holds: read_helds(hello.holds.as_ref())?,
+                born: Time(hello.born_nanos),
                 sent: Time(hello.sent_nanos),
             }))),
             &Sort::Welcome(proto::Welcome { worker, sent_nanos }) => {
@@ -261,11 +267,13 @@ impl Reader {
             &Sort::Heard(proto::Heard { sent_nanos, nothing }) => {
                 self.messages.push(Message::Heard { sent: Time(sent_nanos), nothing });
             }
-            &Sort::Want(proto::Want { count, seen, sent_nanos }) => {
-                self.messages.push(Message::Want { count, seen, sent: Time(sent_nanos) });
+            &Sort::Want(proto::Want { count, sent_nanos }) => {
+                self.messages.push(Message::Want { count, sent: Time(sent_nanos) });
             }
+            Sort::Nothing(proto::Nothing {}) => self.messages.push(Message::Nothing),
             Sort::Hand(orders) => {
-                let message = Message::Hand { number: orders.number, orders: self.orders(orders)? };
+                let (number, nothing) = (orders.number, orders.nothing);
+                let message = Message::Hand { number, orders: self.orders(orders)?, nothing };
                 self.messages.push(message);
             }
             Sort::Offer(orders) => {
@@ -370,7 +378,6 @@ fn read_beat(beat: &proto::Beat) -> Beat {
         depth: beat.depth,
         backlog: Span(beat.backlog_nanos),
         wants: beat.wants,
-        seen: beat.seen,
         holds: beat.holds,
         fingerprint: beat.fingerprint,
         sent: Time(beat.sent_nanos),
@@ -408,5 +415,6 @@ fn read_template(template: &proto::Template) -> Result<Order, WireError> {
         demand: read_demand(template.demand.as_ref())?,
         bound: template.bound,
         exclusive: template.exclusive,
+        begins: template.begins,
     })
 }

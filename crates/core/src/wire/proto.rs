@@ -14,7 +14,10 @@ pub(super) struct Frame {
 /// Messages of one sort that follow each other.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Batch {
-    #[prost(oneof = "Sort", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22")]
+    #[prost(
+        oneof = "Sort",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
+    )]
     pub(super) sort: Option<Sort>,
 }
 
@@ -64,6 +67,8 @@ pub(super) enum Sort {
     Refuse(Refuse),
     #[prost(message, tag = "22")]
     Accept(Helds),
+    #[prost(message, tag = "23")]
+    Nothing(Nothing),
 }
 
 /// Attempts in somebody's hands.
@@ -127,6 +132,9 @@ pub(super) struct Orders {
     /// Of an offer: what is left in the queue.
     #[prost(uint32, tag = "8")]
     pub(super) depth: u32,
+    /// Of a handing-over: the receiver likes to have more, and there is nothing.
+    #[prost(bool, tag = "9")]
+    pub(super) nothing: bool,
 }
 
 /// What many orders have in common.
@@ -154,6 +162,8 @@ pub(super) struct Template {
     pub(super) bound: bool,
     #[prost(bool, tag = "11")]
     pub(super) exclusive: bool,
+    #[prost(bool, tag = "12")]
+    pub(super) begins: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -193,6 +203,8 @@ pub(super) struct Hello {
     pub(super) holds: Option<Helds>,
     #[prost(uint64, tag = "4")]
     pub(super) sent_nanos: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) born_nanos: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -215,13 +227,11 @@ pub(super) struct Beat {
     pub(super) backlog_nanos: u64,
     #[prost(uint32, tag = "5")]
     pub(super) wants: u32,
-    #[prost(uint64, tag = "6")]
-    pub(super) seen: u64,
-    #[prost(uint32, tag = "7")]
+    #[prost(uint32, tag = "6")]
     pub(super) holds: u32,
-    #[prost(fixed64, tag = "8")]
+    #[prost(fixed64, tag = "7")]
     pub(super) fingerprint: u64,
-    #[prost(uint64, tag = "9")]
+    #[prost(uint64, tag = "8")]
     pub(super) sent_nanos: u64,
 }
 
@@ -238,10 +248,11 @@ pub(super) struct Want {
     #[prost(uint32, tag = "1")]
     pub(super) count: u32,
     #[prost(uint64, tag = "2")]
-    pub(super) seen: u64,
-    #[prost(uint64, tag = "3")]
     pub(super) sent_nanos: u64,
 }
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Nothing {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Show {

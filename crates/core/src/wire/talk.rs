@@ -5,9 +5,11 @@
 
 mod asked;
 mod page;
+mod places;
 
 pub use asked::*;
 pub use page::*;
+pub use places::{Numbers, Places, place_runs};
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -227,6 +229,12 @@ pub struct Input {
     /// What it gets.
     #[prost(bytes = "bytes", tag = "3")]
     pub bytes: Bytes,
+    /// Its place as its submitter counts, if that is another one.
+    #[prost(uint32, optional, tag = "4")]
+    pub place: Option<u32>,
+    /// It gets nothing; only its place is told.
+    #[prost(bool, tag = "5")]
+    pub bare: bool,
 }
 
 /// What is to be done.
@@ -277,9 +285,6 @@ pub struct Work {
     /// Its name, if it has one.
     #[prost(string, tag = "17")]
     pub name: String,
-    /// What a task gets that is no element of an array any more, as the input that it had there.
-    #[prost(bytes = "bytes", optional, tag = "18")]
-    pub given: Option<Bytes>,
 }
 
 /// The number of an element as its submitter counts: that of the first, and a step for each that comes before. Nothing said of

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use super::holdings::Holdings;
 use super::recent::Recent;
 use super::registry::Registry;
+use super::taken::Taken;
 use super::unnoted::Unnoted;
 use super::{LoadReport, WorkerSpec};
 use crate::config::{Bind, Config, Stealing};
@@ -36,6 +37,8 @@ const REMEMBERED: usize = 1024;
 const NEWEST: f64 = 0.2;
 /// Peers whose steals are counted apart, if that is wanted: those asked last.
 const PEERS_KEPT: usize = 16;
+/// The share of its time that a slot may wait for the next task rather than have it ahead of need.
+const HARDLY: f64 = 0.01;
 /// Tasks asked for ahead of need at the most, for each slot.
 const MOST_AHEAD: u32 = 64;
 
@@ -143,6 +146,10 @@ enum Thief {
         victim: WorkerId,
         sent: Time,
     },
+    /// Got no answer and asks somebody else then.
+    Retry {
+        until: Time,
+    },
     /// Found nothing and tries again then, at the latest: never, if it knows nobody to ask.
     Pause {
         until: Time,
@@ -174,12 +181,15 @@ pub struct WorkerMachine {
     heard: Time,
     beat_at: Option<Time>,
     hello_at: Option<Time>,
+    /// When it first introduced itself.
+    born: Option<Time>,
     /// Ends that the coordinator was not told of yet, how many run that it was not told of, and when it is at the latest.
     reports: Vec<Message>,
     untold: u32,
     report_at: Time,
-    /// Tasks asked for that have not come.
-    asked: u32,
+    /// How many tasks it likes to have, and what it last said of that.
+    wish: u32,
+    said: u32,
     failures: u32,
     late: bool,
     steals: bool,
@@ -190,7 +200,7 @@ pub struct WorkerMachine {
     capacity: Vector,
     spec: WorkerSpec,
     peers: Registry,
-    taken: Recent<(TaskId, u32, u32), ()>,
+    taken: Taken,
     /// Attempts it said it does not have: should they still come, they are too late.
     refused: Recent<(TaskId, u32), ()>,
     /// When attempts have run too long.
@@ -248,7 +258,7 @@ impl WorkerMachine {
             offered: BTreeMap::new(),
             timeouts: Sorted::default(),
             unnoted: Unnoted::default(),
-            taken: Recent::new(REMEMBERED),
+            taken: Taken::new(REMEMBERED),
             denied: Recent::new(REMEMBERED),
             refused: Recent::new(REMEMBERED),
             passed_on: Recent::new(REMEMBERED),
@@ -263,12 +273,14 @@ impl WorkerMachine {
             fenced: false,
             due: Time::NEVER,
             hello_at: None,
+            born: None,
             beat_at: None,
             seen: 0,
             reports: Vec::new(),
             untold: 0,
             report_at: Time::NEVER,
-            asked: 0,
+            wish: 0,
+            said: 0,
             nothing_central: false,
             round_trip_s: 0.0,
             duration_s: None,
@@ -332,7 +344,7 @@ impl WorkerMachine {
         let steal = match self.thief {
             Thief::Content => Time::NEVER,
             Thief::Asked { sent, .. } => sent + self.patience(),
-            Thief::Pause { until } => until,
+            Thief::Retry { until } | Thief::Pause { until } => until,
         };
         let fence = if self.fenced || self.id.is_none() { Time::NEVER } else { self.fence_at() };
         let connection = self.hello_at.unwrap_or(Time::NEVER).min(self.beat_at.unwrap_or(Time::NEVER));
@@ -385,6 +397,12 @@ impl WorkerMachine {
     pub fn waiting(&self) -> impl Iterator<Item = &Order> + '_ {
         let queued = self.queue.iter().map(|key| key.2);
         queued.chain(self.offered.keys().copied()).filter_map(|task| self.held.get(task).map(|entry| &*entry.order))
+    }
+
+    /// How many tasks it likes to have, those that it has included.
+    #[cfg(test)]
+    pub(crate) fn wish(&self) -> u32 {
+        self.wish
     }
 
     /// How many ends the coordinator has not noted.
@@ -447,6 +465,7 @@ impl WorkerMachine {
                 self.peers.forget(victim);
                 self.steal_ended(Some(victim), None, StealOutcome::Timeout, out);
             }
+            Thief::Retry { until } if until <= self.now => self.thief = Thief::Content,
             Thief::Pause { until } if until <= self.now => {
                 self.thief = Thief::Content;
                 self.tried.clear();
@@ -460,7 +479,8 @@ impl WorkerMachine {
     fn greet(&mut self, out: &mut Vec<Output>) {
         self.hello_at = Some(self.now + self.beat_every());
         let holds = self.holds().collect();
-        let hello = Hello { spec: self.spec.clone(), known: self.id, holds, sent: self.now };
+        let born = *self.born.get_or_insert(self.now);
+        let hello = Hello { spec: self.spec.clone(), known: self.id, holds, born, sent: self.now };
         self.send(Message::Hello(Box::new(hello)), out);
     }
 
@@ -498,8 +518,9 @@ impl WorkerMachine {
         }
         self.id = Some(worker);
         self.epoch = epoch;
-        self.asked = 0;
         self.hello_at = None;
+        // Whatever was said before may have been lost.
+        self.unnoted.grow_old(|_, _, _| ());
         self.beat(out);
     }
 
@@ -517,12 +538,13 @@ impl WorkerMachine {
                     known => known + NEWEST * (took - known),
                 };
                 self.nothing_central = nothing;
+                self.reckon();
             }
-            Message::Hand { number, orders } => {
+            Message::Nothing => self.nothing_central = true,
+            Message::Hand { number, orders, nothing } => {
                 self.seen = self.seen.max(number);
-                self.nothing_central = false;
+                self.nothing_central = nothing;
                 for order in orders {
-                    self.asked = self.asked.saturating_sub(1);
                     self.take(order, out);
                 }
             }
@@ -565,21 +587,22 @@ impl WorkerMachine {
         let overdue = !self.fenced && self.heard + self.beat_every() < self.now && self.runs_exclusive();
         let pause = if overdue { Span(self.beat_every().0 / 4) } else { self.beat_every() };
         self.beat_at = Some(self.now + pause);
+        self.reckon();
         let beat = Beat {
             load: self.load,
             depth: self.depth(),
             backlog: self.queued_work.span(),
-            wants: self.wants(self.ahead()),
-            seen: self.seen,
+            wants: self.wish,
             holds: (self.queue.len() + self.running.len() + self.offered.len()) as u32,
             fingerprint: self.fingerprint,
             sent: self.now,
         };
-        self.asked = beat.wants;
+        self.said = beat.wants;
         self.send(Message::Beat(Box::new(beat)), out);
-        for (held, ran, end) in self.unnoted.iter() {
+        // That the youngest are noted is said in answer to this beat.
+        self.unnoted.grow_old(|held, ran, end| {
             out.push(Output::Send { to: Party::Coordinator, message: Message::Ended { held, ran, end } });
-        }
+        });
     }
 
     fn runs_exclusive(&self) -> bool {
@@ -607,6 +630,9 @@ impl WorkerMachine {
 
     fn drain(&mut self, out: &mut Vec<Output>) {
         self.draining = true;
+        // Before what it gives back, or it might get that again.
+        self.reckon();
+        self.want(out);
         let queued: Vec<TaskId> = self.queue.iter().map(|key| key.2).collect();
         for task in queued {
             if let Some(entry) = self.let_go(task) {
@@ -615,17 +641,15 @@ impl WorkerMachine {
         }
     }
 
-    /// How many more tasks it would take now: what free slots need, and so many `ahead` of need.
-    fn wants(&self, ahead: u32) -> u32 {
-        if self.draining || self.id.is_none() {
-            return 0;
-        }
-        let have = (self.running.len() + self.queue.len()) as u32;
-        (self.spec.slots + ahead).saturating_sub(have)
+    /// Something has changed that it depends on how many tasks it likes to have: what its slots run, and so many ahead of need.
+    fn reckon(&mut self) {
+        let leaves = self.draining || self.id.is_none();
+        self.wish = if leaves { 0 } else { self.spec.slots.saturating_add(self.ahead()) };
     }
 
-    /// How many it wants ahead of need: what its slots will finish while an answer is on its way, and while the question waits
-    /// to go with the next report.
+    /// How many it wants ahead of need: what its slots will finish while the next task is on its way, and while the end before
+    /// it waits to be reported. None if that is so short that a slot hardly misses it: whatever waits here waits behind
+    /// what runs, while somebody else may be free first.
     fn ahead(&self) -> u32 {
         if !self.late {
             return 0;
@@ -633,55 +657,59 @@ impl WorkerMachine {
         let per_slot = match self.duration_s {
             Some(duration) if duration > 0.0 => {
                 let waits = self.report_after().map_or(0.0, |span| 2.0 * span.as_secs_f64());
-                ((self.round_trip_s + waits) / duration).min(f64::from(MOST_AHEAD)) as u32 + 1
+                let missed = (self.round_trip_s + waits) / duration;
+                if missed <= HARDLY { 0 } else { missed.min(f64::from(MOST_AHEAD)) as u32 + 1 }
             }
             _ => 1,
         };
         self.spec.slots.saturating_mul(per_slot.min(MOST_AHEAD))
     }
 
+    /// Says how many tasks it likes to have if that has become much more, or none; of the rest the next beat tells.
+    #[inline]
     fn want(&mut self, out: &mut Vec<Output>) {
-        let ahead = self.ahead();
-        let wants = self.wants(ahead);
-        let more = wants.saturating_sub(self.asked);
-        // Not for every single one, unless it is needed now. With reports that go anyway it may go early.
-        let idle = self.running.len() < self.spec.slots as usize && self.queue.is_empty();
-        let enough = if self.reports.len() > 1 && self.is_report_due() { 4 } else { 2 };
-        if more > 0 && (idle || more * enough > ahead) {
-            self.asked = wants;
-            self.send(Message::Want { count: wants, seen: self.seen, sent: self.now }, out);
+        let (wish, said) = (self.wish, self.said);
+        if wish > said.saturating_add(said / 4) || wish == 0 && said > 0 {
+            self.said = wish;
+            self.send(Message::Want { count: wish, sent: self.now }, out);
         }
     }
 
     // ---- its own queue and slots ----
 
-    /// A task is its own from now on.
-    fn take(&mut self, order: Order, out: &mut Vec<Output>) {
+    /// A task is its own from now on. Whether it is, or was: not if it comes too late, or while an older attempt runs here.
+    fn take(&mut self, order: Order, out: &mut Vec<Output>) -> bool {
         let Held { task, attempt, hop } = order.held;
-        if self.taken.contains(&(task, attempt, hop)) || self.refused.contains(&(task, attempt)) {
-            return;
+        let print = fingerprint(&order.held);
+        if self.taken.contains(print) {
+            return true;
+        }
+        if self.refused.contains(&(task, attempt)) {
+            return false;
         }
         if let Some(entry) = self.held.get(task) {
             if (entry.order.held.attempt, entry.order.held.hop) >= (attempt, hop) {
-                return;
+                return true;
             }
             if matches!(entry.place, Place::Running | Place::Stopping) {
-                // Given up and given out again; the new attempt begins when the old one has stopped.
+                // Given up and given out again. The old attempt stops; that the new one is not here is found out by the
+                // next count of what is held, when it has.
                 self.stop(task, Cause::Moved, out);
-                return;
+                return false;
             }
             self.let_go(task);
         }
-        self.taken.insert((task, attempt, hop), ());
-        self.fingerprint = self.fingerprint.wrapping_add(fingerprint(&order.held));
+        self.taken.insert(print);
+        self.fingerprint = self.fingerprint.wrapping_add(print);
         self.queued_work += order.expected;
         self.queue.insert(queue_key(&order));
         let entry = Entry { order: Arc::new(order), place: Place::Queued, since: self.now, told: false };
         self.held.insert_new(task, entry);
         self.thief = match self.thief {
-            Thief::Pause { .. } => Thief::Content,
+            Thief::Retry { .. } | Thief::Pause { .. } => Thief::Content,
             ref other => other.clone(),
         };
+        true
     }
 
     /// Lets go of a task that does not run.
@@ -741,6 +769,8 @@ impl WorkerMachine {
         self.queue.remove(&queue_key(&entry.order));
         self.queued_work -= entry.order.expected;
         entry.place = Place::Running;
+        let known = entry.order.begins && entry.since == self.now;
+        entry.told = known;
         entry.since = self.now;
         let order = Arc::clone(&entry.order);
         self.reserved.add(&order.demand);
@@ -748,7 +778,9 @@ impl WorkerMachine {
         if let Some(timeout) = order.timeout {
             self.timeouts.insert((self.now + timeout, task));
         }
-        if self.has_more_to_report() {
+        if known {
+            // It counts as begun since it was handed over.
+        } else if self.has_more_to_report() {
             self.untold += 1;
             self.report_soon();
         } else {
@@ -782,6 +814,7 @@ impl WorkerMachine {
             let seconds = ran.as_secs_f64();
             let average = self.duration_s.get_or_insert(seconds);
             *average += NEWEST * (seconds - *average);
+            self.reckon();
         }
         if end != End::Done || entry.order.exclusive {
             // Somebody may have to act on it.

@@ -4,6 +4,7 @@ mod holdings;
 mod machine;
 mod recent;
 mod registry;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod unnoted;

@@ -4,8 +4,9 @@ use super::{Input, Output, WorkerMachine, WorkerSpec};
 use crate::capabilities::CapabilitySet;
 use crate::config::Config;
 use crate::event::{End, Held};
+use crate::ids::ResourceId;
 use crate::ids::{KindId, TaskId, WorkerId};
-use crate::resources::Demand;
+use crate::resources::{Amount, Demand, Vector};
 use crate::task::Cause;
 use crate::time::{Span, Time};
 use crate::wire::{Ask, Message, Order, PeerDigest, Reason};
@@ -73,11 +74,16 @@ fn order(task: u64, exclusive: bool) -> Order {
         demand: Demand::default(),
         bound: exclusive,
         exclusive,
+        begins: false,
     }
 }
 
 fn hand(orders: Vec<Order>) -> Message {
-    Message::Hand { number: 1, orders }
+    hand_as(1, orders)
+}
+
+fn hand_as(number: u64, orders: Vec<Order>) -> Message {
+    Message::Hand { number, orders, nothing: false }
 }
 
 #[test]
@@ -98,7 +104,7 @@ fn a_message_that_was_long_on_its_way_does_not_show_that_the_lease_goes_on() {
 fn orders_that_were_joined_say_the_same() {
     let messages = || {
         [(1, 1..4u64), (2, 4..6), (3, 6..300)]
-            .map(|(number, tasks)| Message::Hand { number, orders: tasks.map(|task| order(task, false)).collect() })
+            .map(|(number, tasks)| hand_as(number, tasks.map(|task| order(task, false)).collect()))
     };
     let (mut single, mut joined) = (Bench::new(), Bench::new());
     messages().into_iter().for_each(|message| single.told(Time(1), message));
@@ -328,4 +334,186 @@ fn who_knows_nobody_to_ask_waits_for_news_and_for_no_timer() {
     let message = Message::Refuse { request, reason: Reason::TooLittle, depth: 9 };
     bench.step(bench.quarters(1) + Span(1), Input::Message { from: busy.worker, message });
     assert!(bench.asked().is_some());
+}
+
+impl Bench {
+    /// How many tasks it has just said that it likes to have.
+    fn wants(&self) -> Option<u32> {
+        self.out.iter().find_map(|output| match output {
+            Output::Send { message: Message::Want { count, .. }, .. } => Some(*count),
+            Output::Send { message: Message::Beat(beat), .. } => Some(beat.wants),
+            _ => None,
+        })
+    }
+
+    fn says_begun(&self) -> bool {
+        self.out.iter().any(|output| matches!(output, Output::Send { message: Message::Began(_), .. }))
+    }
+}
+
+#[test]
+fn what_begins_when_it_comes_is_not_said_to_have_begun() {
+    let begins = |task| Order { begins: true, ..order(task, false) };
+    let mut bench = Bench::new();
+    bench.told(Time(1), hand(vec![begins(1)]));
+    assert!(bench.runs() == 1 && !bench.says_begun(), "{:?}", bench.out);
+    // Its only slot is taken, whatever the coordinator believed.
+    bench.told(Time(2), hand_as(2, vec![begins(2)]));
+    assert_eq!(bench.runs(), 0);
+    bench.end(Time(5), 1, End::Done);
+    assert!(bench.runs() == 1 && bench.says_begun(), "{:?}", bench.out);
+    // What need not begin at once is told in any case.
+    let mut bench = Bench::new();
+    bench.told(Time(1), hand(vec![order(1, false)]));
+    assert!(bench.runs() == 1 && bench.says_begun());
+}
+
+#[test]
+fn it_likes_to_have_none_ahead_of_need_where_its_slots_would_hardly_miss_it() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.wants(), Some(2), "nobody knows how long its tasks take");
+    // A round trip takes 2 ms.
+    bench.told(Time(2_000_000), Message::Heard { sent: Time::ZERO, nothing: false });
+    let mut wish = |length: Span, first: u64| {
+        let mut now = bench.quarters(first);
+        for task in first * 100..first * 100 + 50 {
+            bench.told(now, hand_as(task, vec![order(task, false)]));
+            now = now + length;
+            bench.end(now, task, End::Done);
+        }
+        bench.machine.wish()
+    };
+    assert_eq!(wish(Span::from_millis(1000), 1), 1, "it misses two thousandths of its time");
+    assert_eq!(wish(Span::from_millis(20), 20), 2);
+    let many = wish(Span::from_millis(1), 30);
+    assert!((18..=20).contains(&many), "{many}: as many end while two reports wait and an answer is on its way");
+}
+
+#[test]
+fn who_leaves_says_so_before_it_gives_back_what_waits() {
+    let mut bench = Bench::new();
+    bench.told(Time(1), hand((1..=3).map(|task| order(task, false)).collect()));
+    bench.step(Time(2), Input::Drain);
+    let wants = |output: &Output| matches!(output, Output::Send { message: Message::Want { count: 0, .. }, .. });
+    assert!(bench.out.first().is_some_and(wants), "{:?}", bench.out);
+    assert_eq!(bench.told_of(), [2, 3]);
+    bench.step(Time(3), Input::Drain);
+    assert_eq!(bench.wants(), None, "it is said once");
+}
+
+#[test]
+fn an_end_is_said_again_with_the_second_beat_unless_it_is_noted() {
+    let mut bench = Bench::new();
+    bench.told(Time(1), hand(vec![order(1, false), order(2, false)]));
+    bench.end(Time(2), 1, End::Done);
+    bench.end(Time(3), 2, End::Done);
+    bench.step(bench.quarters(1), Input::Tick);
+    assert!(bench.told_of().is_empty(), "that they are noted is on its way, in answer to this beat");
+    bench.told(bench.quarters(1), Message::Noted(order(1, false).held));
+    for quarter in 2..4 {
+        bench.step(bench.quarters(quarter), Input::Tick);
+        assert_eq!(bench.told_of(), [2]);
+    }
+    // Where it is welcomed, what it said before may be lost.
+    bench.told(bench.quarters(4), hand_as(2, vec![order(3, false)]));
+    bench.end(bench.quarters(4) + Span(1), 3, End::Done);
+    bench.told(bench.quarters(4) + Span(2), Message::Welcome { worker: FIRST, sent: bench.quarters(4) });
+    assert_eq!(bench.told_of(), [2, 3]);
+}
+
+/// A worker with eight cores and slots that knows a victim with much to do.
+fn wide_thief() -> (Bench, WorkerId) {
+    let config = Config::default();
+    let cores = (ResourceId(0), Amount::from_f64(8.0));
+    let spec = WorkerSpec { slots: 8, resources: Vector::new([cores]), ..WorkerSpec::default() };
+    let mut bench =
+        Bench { machine: WorkerMachine::new(&config, spec, 1), lease: config.limits.lease, out: Vec::new() };
+    bench.step(Time::ZERO, Input::Connected);
+    bench.told(Time::ZERO, Message::Welcome { worker: FIRST, sent: Time::ZERO });
+    (bench, WorkerId::from_bits(7))
+}
+
+fn wide(task: u64, cores: f64) -> Order {
+    Order { demand: Demand::new([(ResourceId(0), Amount::from_f64(cores))]), ..order(task, false) }
+}
+
+fn digest_of(victim: WorkerId) -> Message {
+    let peer = PeerDigest { worker: victim, depth: 100, backlog: Span::from_secs(100), load: 1.0 };
+    Message::Digest(vec![peer])
+}
+
+#[test]
+fn a_thief_says_what_it_has_free_and_gets_what_it_can_begin() {
+    let (mut bench, victim) = wide_thief();
+    bench.told(Time(1), hand(vec![wide(1, 5.0)]));
+    bench.told(Time(1), digest_of(victim));
+    bench.told(Time(2), Message::Heard { sent: Time(1), nothing: true });
+    let ask = bench.out.iter().find_map(|output| match output {
+        Output::Send { message: Message::Ask(ask), .. } => Some(ask.clone()),
+        _ => None,
+    });
+    let ask = ask.expect("it has seven free slots");
+    assert_eq!(ask.resources.get(ResourceId(0)), Amount::from_f64(3.0));
+    // The victim has wide tasks first, and narrow ones.
+    let (mut bench, _) = wide_thief();
+    let narrow = (10..=20).map(|task| wide(task, 2.0));
+    bench.told(
+        Time(1),
+        hand([wide(1, 8.0)].into_iter().chain((2..=9).map(|task| wide(task, 8.0))).chain(narrow).collect()),
+    );
+    bench.step(Time(2), Input::Message { from: victim, message: Message::Ask(ask) });
+    let offered: Vec<u64> = bench
+        .out
+        .iter()
+        .filter_map(|output| match output {
+            Output::Send { message: Message::Offer { orders, .. }, .. } => Some(orders),
+            _ => None,
+        })
+        .flatten()
+        .map(|order| order.held.task.to_bits())
+        .collect();
+    assert!(!offered.is_empty() && offered.iter().all(|task| *task >= 10), "no wide one: {offered:?}");
+}
+
+#[test]
+fn who_gets_no_answer_asks_the_next_after_a_pause_and_not_more_often_than_it_may() {
+    let config = Config::default();
+    let mut bench = Bench::new();
+    let peers = |range: std::ops::Range<u64>| {
+        let digest = range.map(|peer| PeerDigest {
+            worker: WorkerId::from_bits(peer),
+            depth: 100,
+            backlog: Span::from_secs(100),
+            load: 1.0,
+        });
+        Message::Digest(digest.collect())
+    };
+    bench.told(Time(1), peers(10..26));
+    bench.told(Time(2), Message::Heard { sent: Time(1), nothing: true });
+    let mut asked = Vec::new();
+    let (mut now, end) = (Time(2), bench.quarters(1));
+    while now < end {
+        if bench.asked().is_some() {
+            asked.push(now);
+        }
+        now = bench.machine.next_timer().unwrap();
+        bench.step(now, Input::Tick);
+    }
+    let stealing = &config.stealing;
+    let shortest = |base: Span| base.mul_f64(1.0 - stealing.backoff_jitter);
+    let searches = asked.chunks(stealing.max_retries as usize);
+    let mut last_end: Option<Time> = None;
+    for search in searches {
+        for (tries, pair) in search.windows(2).enumerate() {
+            let pause = pair[1].since(pair[0] + stealing.steal_timeout);
+            let least = shortest(Span(stealing.retry_backoff.0 << tries));
+            assert!(pause >= least, "try {tries} came {pause} after the one before was given up: {asked:?}");
+        }
+        if let Some(last) = last_end {
+            let pause = search[0].since(last);
+            assert!(pause >= shortest(stealing.backoff_base), "the next search came after {pause}: {asked:?}");
+        }
+        last_end = Some(search[search.len() - 1] + stealing.steal_timeout);
+    }
+    assert!(asked.len() > 2 * stealing.max_retries as usize, "it goes on: {asked:?}");
 }

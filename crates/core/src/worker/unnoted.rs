@@ -9,12 +9,21 @@ use crate::time::Span;
 /// Beyond this many the list becomes a tree.
 const FEW: usize = 32;
 
+/// What is told of an end.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    ran: Span,
+    end: End,
+    /// It was there before the last beat.
+    old: bool,
+}
+
 /// The ends, by attempt and hop.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unnoted {
-    few: Vec<(Held, Span, End)>,
+    few: Vec<(Held, Told)>,
     /// All of them, once they were more than a few; until nothing is left.
-    many: Option<BTreeMap<Held, (Span, End)>>,
+    many: Option<BTreeMap<Held, Told>>,
 }
 
 impl Unnoted {
@@ -25,17 +34,15 @@ impl Unnoted {
 
     /// Adds an end, or changes what is told of one.
     pub(crate) fn set(&mut self, held: Held, ran: Span, end: End) {
+        let told = Told { ran, end, old: false };
         if let Some(many) = &mut self.many {
-            many.insert(held, (ran, end));
+            many.insert(held, told);
             return;
         }
         match self.few.binary_search_by_key(&held, |entry| entry.0) {
-            Ok(at) => self.few[at] = (held, ran, end),
-            Err(at) if self.few.len() < FEW => self.few.insert(at, (held, ran, end)),
-            Err(_) => {
-                let all = self.few.drain(..).chain([(held, ran, end)]);
-                self.many = Some(all.map(|(held, ran, end)| (held, (ran, end))).collect());
-            }
+            Ok(at) => self.few[at] = (held, told),
+            Err(at) if self.few.len() < FEW => self.few.insert(at, (held, told)),
+            Err(_) => self.many = Some(self.few.drain(..).chain([(held, told)]).collect()),
         }
     }
 
@@ -61,10 +68,14 @@ impl Unnoted {
         next.is_some_and(|told| told.task == held.task && told.attempt == held.attempt)
     }
 
-    /// All of them, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Held, Span, End)> + '_ {
-        let many = self.many.iter().flat_map(|many| many.iter().map(|(held, (ran, end))| (*held, *ran, *end)));
-        self.few.iter().copied().chain(many)
+    /// Says again, in order, what was there when this was last asked; all are old then.
+    pub(crate) fn grow_old(&mut self, mut say: impl FnMut(Held, Span, End)) {
+        let many = self.many.iter_mut().flat_map(|many| many.iter_mut());
+        for (held, told) in self.few.iter_mut().map(|(held, told)| (&*held, told)).chain(many) {
+            if std::mem::replace(&mut told.old, true) {
+                say(*held, told.ran, told.end);
+            }
+        }
     }
 }
 
@@ -96,8 +107,12 @@ mod tests {
             assert_eq!(unnoted.len(), tree.len());
             let asked = tree.keys().any(|known| known.task == held.task && known.attempt == held.attempt);
             assert_eq!(unnoted.has_attempt(held), asked);
-            let all = tree.iter().map(|(held, (ran, end))| (*held, *ran, *end));
-            assert!(unnoted.iter().eq(all), "at step {step}");
+            let mut all = Vec::new();
+            let mut twice = unnoted.clone();
+            twice.grow_old(|_, _, _| ());
+            twice.grow_old(|held, ran, end| all.push((held, ran, end)));
+            let known = tree.iter().map(|(held, (ran, end))| (*held, *ran, *end));
+            assert!(all.into_iter().eq(known), "at step {step}");
         }
         assert!(most > 2 * FEW);
     }

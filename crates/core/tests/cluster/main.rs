@@ -319,6 +319,14 @@ impl World {
         }
     }
 
+    /// Lets the next thing happen.
+    fn advance(&mut self) {
+        let Some(Reverse((at, number))) = self.heap.pop() else { panic!("nothing happens any more") };
+        self.now = self.now.max(at);
+        let what = self.happenings.remove(&number).unwrap();
+        self.happen(what);
+    }
+
     /// Goes on until all tasks are settled; how long that took.
     fn finish(&mut self) -> Span {
         for step in 0..2_000_000u64 {
@@ -329,11 +337,8 @@ impl World {
                 self.coordinator.scheduler().check().unwrap();
                 return self.now.since(Time::ZERO);
             }
-            let Some(Reverse((at, number))) = self.heap.pop() else { panic!("nothing happens any more") };
-            self.now = self.now.max(at);
+            self.advance();
             assert!(self.now < Time(3_600_000_000_000 * 24), "no end after {step} steps: {}", self.left());
-            let what = self.happenings.remove(&number).unwrap();
-            self.happen(what);
         }
         panic!("no end: {}", self.left());
     }
@@ -385,10 +390,7 @@ fn pushed_to_one(seed: u64) -> Span {
     let mut world = World::new(&config("push"), 8, 1, FAIR, seed);
     let mut first = None;
     while first.is_none() {
-        let Some(Reverse((at, number))) = world.heap.pop() else { panic!() };
-        world.now = at;
-        let what = world.happenings.remove(&number).unwrap();
-        world.happen(what);
+        world.advance();
         first = world.coordinator.scheduler().workers().next();
     }
     for payload in 0..400 {
@@ -407,6 +409,34 @@ fn peers_share_what_was_pushed_to_one_of_them() {
     let mean = times.iter().map(|took| took.as_secs_f64()).sum::<f64>() / times.len() as f64;
     // 400 tasks of about 103 ms on 8 slots take 5.15 s at least.
     assert!(mean < 6.2, "{mean} s: {times:?}");
+}
+
+/// Of two workers only the first has said how many tasks it likes to have, and that is one more than it can begin, when
+/// two come together. The second one gets what waits.
+#[test]
+fn what_was_handed_over_ahead_of_need_goes_to_whoever_comes_next() {
+    for array in [false, true] {
+        let mut world = World::new(&Config::default(), 2, 1, FAIR, 1);
+        let waits = |world: &World| {
+            let scheduler = world.coordinator.scheduler();
+            scheduler.workers().filter(|worker| scheduler.is_waiting(*worker)).count()
+        };
+        while waits(&world) == 0 {
+            world.advance();
+        }
+        assert_eq!(waits(&world), 1);
+        let template = TaskSpec { payload: 10_000, ..TaskSpec::default() };
+        if array {
+            world.submitted += 2;
+            world.limits.extend([(None, false); 2]);
+            let event = Event::SubmitArray { template: Box::new(template), count: 2 };
+            world.tell(coordinator::Input::Event(event));
+        } else {
+            (0..2).for_each(|_| world.submit(template.clone()));
+        }
+        let took = world.finish();
+        assert!(took < Span::from_millis(10_500), "array: {array}, took {took}");
+    }
 }
 
 #[test]

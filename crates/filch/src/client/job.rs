@@ -175,7 +175,7 @@ impl Job {
         let Job { name, work, terms, count, inputs, summary } = self;
         let (first, step) = (work.first, 1);
         let part = Part { terms: Some(terms), work: work.encode_to_vec().into(), ..Part::default() };
-        let array = Array { part: Some(part), count, inputs, first, step };
+        let array = Array { part: Some(part), count, inputs, first, step, ..Array::default() };
         Submit { name, parts: Some(Parts::Array(array)), summary, ..Submit::default() }
     }
 }

@@ -1,23 +1,31 @@
 //! The task that owns the connection of a client: what is asked goes out in one parcel per turn, and what comes back goes to
 //! whoever asked.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use filch_core::wire::talk::{
     Ask, Chunk, ClientCard, Ended, LARGEST_PACKET, Packet, Parts, Refused, Reply, Request, Role, Said, Submit,
+    Submitted, Watch,
 };
+use prost::Message as _;
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
 use super::{ClientError, ClientOptions};
 use crate::dial::{Dial, DialError};
-use crate::link::{Arrival, Outgoing, Parcel};
+use crate::link::{Arrival, Outgoing, Parcel, weight_of_said};
 
 /// The most that one request may weigh.
-pub(super) const LARGEST: usize = LARGEST_PACKET / 8 * 7;
+pub const LARGEST_REQUEST: usize = LARGEST_PACKET / 8 * 7;
 /// What goes into one parcel, about.
 const PARCEL: usize = 4 << 20;
+/// Bytes that wait for somebody who follows a request, before the coordinator is told to say no more for now.
+pub(super) const MOST_WAITING: usize = 16 << 20;
+/// Bytes below which it is asked to go on.
+pub(super) const FEW_WAITING: usize = 4 << 20;
 /// Orders that are taken in one turn.
 const ORDERS: usize = 4096;
 
@@ -27,6 +35,8 @@ pub(super) enum Order {
     Ask { id: u64, pending: Pending },
     /// Nobody wants to hear more of a request.
     Stop(u64),
+    /// Whoever follows a request has taken most of what waited.
+    Taken(u64),
     /// Something came.
     Arrival { generation: u64, arrival: Arrival },
     /// Nobody is left.
@@ -40,7 +50,98 @@ pub(super) enum Pending {
     /// A single task that somebody waits for.
     Single { ask: Ask, reply: oneshot::Sender<Result<Box<Ended>, ClientError>> },
     /// Answered again and again.
-    Follow { ask: Ask, stream: UnboundedSender<Result<Said, ClientError>>, submitted: bool, heard: Heard },
+    Follow(Following),
+}
+
+/// A request that is answered again and again.
+pub(super) struct Following {
+    pub(super) ask: Ask,
+    pub(super) stream: UnboundedSender<Result<Said, ClientError>>,
+    /// Bytes that wait in it, about.
+    pub(super) waiting: Arc<AtomicUsize>,
+    /// What became of the submission, once it is known.
+    submitted: Option<Submitted>,
+    heard: Heard,
+    /// So much waits that nothing more is taken; what comes is asked for again later.
+    paused: bool,
+    /// The connection was lost meanwhile: whoever is there now may know the job by its key alone.
+    cut_off: bool,
+}
+
+impl Following {
+    pub(super) fn new(
+        ask: Ask,
+        stream: UnboundedSender<Result<Said, ClientError>>,
+        waiting: Arc<AtomicUsize>,
+    ) -> Following {
+        Following { ask, stream, waiting, submitted: None, heard: Heard::default(), paused: false, cut_off: false }
+    }
+
+    /// What is asked after a break.
+    fn ask_again(&self) -> Ask {
+        let mut ask = self.ask.clone();
+        match &mut ask {
+            Ask::Submit(submit) => submit.heard = self.heard.runs(),
+            Ask::Watch(watch) => watch.heard = self.heard.runs(),
+            _ => {}
+        }
+        ask
+    }
+
+    /// What is asked after a pause. The same coordinator knows the job, however large it was.
+    fn go_on(&mut self) -> Ask {
+        match self.submitted {
+            Some(Submitted { job, .. }) if job > 0 && !std::mem::take(&mut self.cut_off) => {
+                Ask::Watch(Watch { job, each: true, heard: self.heard.runs() })
+            }
+            _ => self.ask_again(),
+        }
+    }
+
+    /// Takes in what is said; what follows from it.
+    fn said(&mut self, said: Said) -> Follows {
+        if self.paused {
+            return Follows::Nothing;
+        }
+        // After a break it is said again.
+        let again = match &said {
+            Said::Submitted(submitted) => self.submitted.replace(*submitted).is_some(),
+            Said::Ended(ended) => ended.job > 0 && !self.heard.note(ended.index),
+            Said::Output(chunk) => {
+                note_seen(&mut self.ask, chunk);
+                false
+            }
+            _ => false,
+        };
+        if again {
+            return Follows::Nothing;
+        }
+        let is_over = match &said {
+            Said::JobDone(_) | Said::Done(_) => true,
+            Said::Ended(_) => is_single(&self.ask),
+            _ => false,
+        };
+        let weight = weight_of_said(&said);
+        let before = self.waiting.fetch_add(weight, Ordering::Relaxed);
+        // Whoever asked may have gone meanwhile.
+        let _ = self.stream.send(Ok(said));
+        if is_over {
+            return Follows::End;
+        }
+        // Ends can be told later; of what a running task writes little is kept for those who come late.
+        let can_wait = matches!(self.ask, Ask::Submit(_) | Ask::Watch(_));
+        self.paused = can_wait && before + weight > MOST_WAITING;
+        if self.paused { Follows::Pause } else { Follows::Nothing }
+    }
+}
+
+/// What follows from what was said to somebody.
+enum Follows {
+    Nothing,
+    /// Nothing more is taken for now.
+    Pause,
+    /// Nothing more will be said.
+    End,
 }
 
 /// The tasks of a job whose end was heard of, a bit for each position.
@@ -70,21 +171,20 @@ impl Heard {
 impl Pending {
     fn ask(&self) -> &Ask {
         match self {
-            Pending::Once { ask, .. } | Pending::Single { ask, .. } | Pending::Follow { ask, .. } => ask,
+            Pending::Once { ask, .. } | Pending::Single { ask, .. } => ask,
+            Pending::Follow(following) => &following.ask,
         }
     }
 
-    /// What is asked after a break.
-    fn ask_again(&self) -> Ask {
-        let mut ask = self.ask().clone();
-        if let Pending::Follow { heard, .. } = self {
-            match &mut ask {
-                Ask::Submit(submit) => submit.heard = heard.runs(),
-                Ask::Watch(watch) => watch.heard = heard.runs(),
-                _ => {}
+    /// What is asked after a break, if anything.
+    fn ask_again(&mut self) -> Option<Ask> {
+        match self {
+            Pending::Follow(following) => {
+                following.cut_off = following.paused;
+                (!following.paused).then(|| following.ask_again())
             }
+            _ => Some(self.ask().clone()),
         }
-        ask
     }
 
     /// It will not be answered. Whoever asked may have gone meanwhile.
@@ -92,7 +192,7 @@ impl Pending {
         match self {
             Pending::Once { reply, .. } => drop(reply.send(Err(error))),
             Pending::Single { reply, .. } => drop(reply.send(Err(error))),
-            Pending::Follow { stream, .. } => drop(stream.send(Err(error))),
+            Pending::Follow(following) => drop(following.stream.send(Err(error))),
         }
     }
 }
@@ -100,28 +200,16 @@ impl Pending {
 /// About how many bytes a request has.
 fn weight(ask: &Ask) -> usize {
     match ask {
-        Ask::Submit(submit) => 256 + submission_weight(submit),
+        Ask::Submit(submit) => 64 + submit.encoded_len(),
         Ask::Query(text) | Ask::Drain(text) => 64 + text.len(),
         _ => 64,
     }
 }
 
-fn submission_weight(submit: &Submit) -> usize {
-    match &submit.parts {
-        Some(Parts::Single(part)) => part.work.len(),
-        Some(Parts::Graph(graph)) => graph.parts.iter().map(|part| 256 + part.work.len() + 4 * part.after.len()).sum(),
-        Some(Parts::Array(array)) => {
-            let inputs: usize = array.inputs.iter().map(|input| input.len() + 4).sum();
-            inputs + array.part.as_ref().map_or(0, |part| part.work.len())
-        }
-        None => 0,
-    }
-}
-
 /// Refuses what cannot be sent.
 pub(super) fn check_size(submit: &Submit) -> Result<(), ClientError> {
-    let weight = submission_weight(submit);
-    if weight > LARGEST { Err(ClientError::TooLarge(weight)) } else { Ok(()) }
+    let weight = submit.encoded_len();
+    if weight > LARGEST_REQUEST { Err(ClientError::TooLarge(weight)) } else { Ok(()) }
 }
 
 /// The clerk.
@@ -223,6 +311,15 @@ impl Clerk {
                     self.request(id, Ask::Stop(id));
                 }
             }
+            Order::Taken(id) => {
+                if let Some(Pending::Follow(following)) = self.pending.get_mut(&id)
+                    && std::mem::take(&mut following.paused)
+                    && self.line.is_some()
+                {
+                    let ask = following.go_on();
+                    self.request(id, ask);
+                }
+            }
             Order::Arrival { generation, arrival } if generation == self.generation => match arrival {
                 Arrival::Parcel(parcel) => {
                     self.lost = None;
@@ -282,7 +379,7 @@ impl Clerk {
         let mut ids: Vec<u64> = self.pending.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
-            if let Some(ask) = self.pending.get(&id).map(Pending::ask_again) {
+            if let Some(ask) = self.pending.get_mut(&id).and_then(Pending::ask_again) {
                 self.request(id, ask);
             }
         }
@@ -318,30 +415,13 @@ impl Clerk {
                 }
                 _ => {}
             },
-            Pending::Follow { stream, submitted, ask, heard } => {
-                // After a break it is said again.
-                let again = match &said {
-                    Said::Submitted(_) => std::mem::replace(submitted, true),
-                    Said::Ended(ended) => ended.job > 0 && !heard.note(ended.index),
-                    Said::Output(chunk) => {
-                        note_seen(ask, chunk);
-                        false
-                    }
-                    _ => false,
-                };
-                if again {
-                    return;
-                }
-                let over = match &said {
-                    Said::JobDone(_) | Said::Done(_) => true,
-                    Said::Ended(_) => is_single(ask),
-                    _ => false,
-                };
-                let _ = stream.send(Ok(said));
-                if over {
+            Pending::Follow(following) => match following.said(said) {
+                Follows::Nothing => {}
+                Follows::Pause => self.request(id, Ask::Stop(id)),
+                Follows::End => {
                     self.pending.remove(&id);
                 }
-            }
+            },
         }
     }
 }

@@ -255,3 +255,97 @@ async fn who_is_refused_or_finds_nobody_hears_why() {
     assert_eq!(error, ClientError::Lost("it closes every connection".to_owned()));
     assert!(house.keys().len() < 20, "it was not tried without pauses: {}", house.keys().len());
 }
+
+/// Who does not take what is said has a bounded part of it waiting, and hears the rest later, all of it once; other requests are
+/// answered meanwhile.
+#[tokio::test]
+async fn what_nobody_takes_is_asked_for_later() {
+    const TASKS: u32 = 60;
+    let output = |index: u32| {
+        let ending = Ending { stdout: vec![7; 1 << 20].into(), ..Ending::default() };
+        Said::Ended(Box::new(Ended { job: 3, index, ending: Some(Box::new(ending)), ..Ended::default() }))
+    };
+    let rest = move |heard: &[u32]| {
+        let unheard = move |index: &u32| heard.partition_point(|turn| turn <= index) % 2 == 0;
+        let ends: Vec<Said> = (0..TASKS).filter(unheard).map(output).collect();
+        ends.into_iter().chain([Said::JobDone(Progress { job: 3, ..Progress::default() })])
+    };
+    let house = House::open(move |_, ask| match ask {
+        Ask::Submit(_) => Some([accepted(3, 0)].into_iter().chain(rest(&[])).collect()),
+        Ask::Watch(watch) => Some(rest(&watch.heard).collect()),
+        Ask::Query(_) => Some(vec![Said::Json("[]".to_owned())]),
+        _ => Some(Vec::new()),
+    })
+    .await;
+    let client = house.client().await;
+    let array = Array { part: Some(Part::default()), count: TASKS, ..Array::default() };
+    let submit = Submit { parts: Some(Parts::Array(array)), ..Submit::default() };
+    let (_, mut follow) = client.submit_and_follow(submit).await.unwrap();
+    let asked = |what: fn(&Ask) -> bool| {
+        house.heard.lock().unwrap().0.iter().filter(|request| request.ask.as_ref().is_some_and(what)).count()
+    };
+    while asked(|ask| matches!(ask, Ask::Stop(_))) == 0 {
+        tokio::task::yield_now().await;
+    }
+    // By the time of this answer all that came before it was dealt with.
+    assert_eq!(client.query::<Vec<JobView>>(&Query::Jobs { limit: 1 }).await.unwrap(), []);
+    let waits = follow.waiting.load(Ordering::Relaxed);
+    assert!((clerk::MOST_WAITING..clerk::MOST_WAITING + (2 << 20)).contains(&waits), "{waits}");
+    let mut heard = Vec::new();
+    loop {
+        match follow.next().await.unwrap().unwrap() {
+            Said::Ended(ended) => heard.push(ended.index),
+            Said::JobDone(_) => break,
+            _ => {}
+        }
+    }
+    heard.sort_unstable();
+    assert_eq!(heard, (0..TASKS).collect::<Vec<_>>());
+    assert_eq!(follow.waiting.load(Ordering::Relaxed), 0);
+    assert!(asked(|ask| matches!(ask, Ask::Watch(_))) > 1);
+    assert_eq!(house.keys().len(), 1, "nothing was submitted again");
+}
+
+/// Another coordinator may know a job that is over by its key alone.
+#[tokio::test]
+async fn whoever_was_cut_off_in_a_pause_submits_again_under_the_same_key() {
+    const TASKS: u32 = 24;
+    let output = |index: u32| {
+        let ending = Ending { stdout: vec![7; 1 << 20].into(), ..Ending::default() };
+        Said::Ended(Box::new(Ended { job: 3, index, ending: Some(Box::new(ending)), ..Ended::default() }))
+    };
+    let house = House::open(move |nth, ask| match (nth, ask) {
+        (0, Ask::Submit(_)) => Some([accepted(3, 0)].into_iter().chain((0..TASKS).map(output)).collect()),
+        // It goes as soon as it hears that nobody takes more.
+        (0, _) => None,
+        (_, Ask::Submit(submit)) => {
+            let unheard = |index: &u32| submit.heard.partition_point(|turn| turn <= index) % 2 == 0;
+            let done = Said::JobDone(Progress { job: 3, ..Progress::default() });
+            Some((0..TASKS).filter(unheard).map(output).chain([done]).collect())
+        }
+        _ => Some(vec![Said::Refused(Refused { why: "unknown".to_owned(), retry_after_nanos: None })]),
+    })
+    .await;
+    let client = house.client().await;
+    let array = Array { part: Some(Part::default()), count: TASKS, ..Array::default() };
+    let submit = Submit { parts: Some(Parts::Array(array)), ..Submit::default() };
+    let (_, mut follow) = client.submit_and_follow(submit).await.unwrap();
+    let is_stop = |request: &Request| matches!(request.ask, Some(Ask::Stop(_)));
+    while !house.heard.lock().unwrap().0.iter().any(is_stop) {
+        tokio::task::yield_now().await;
+    }
+    // A question is refused by the second coordinator, so by then the first is gone.
+    assert!(client.query::<Vec<JobView>>(&Query::Jobs { limit: 1 }).await.is_err());
+    let mut heard = Vec::new();
+    loop {
+        match follow.next().await.unwrap().unwrap() {
+            Said::Ended(ended) => heard.push(ended.index),
+            Said::JobDone(_) => break,
+            _ => {}
+        }
+    }
+    heard.sort_unstable();
+    assert_eq!(heard, (0..TASKS).collect::<Vec<_>>());
+    let keys = house.keys();
+    assert!(keys.len() == 2 && keys[0] == keys[1], "{keys:?}");
+}

@@ -4,9 +4,10 @@
 //! A handle is the number of the blob and the place in it, so nothing has to be remembered of a body that waits.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use filch_core::wire::talk::{Parts, Submit};
+use filch_core::wire::talk::{Input, JobCard, Numbers, Parts, Submit};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
@@ -21,7 +22,7 @@ const MOST: usize = 1 << PLACE_BITS;
 /// Bytes of a blob before the next one is begun.
 const FULL: usize = 1 << 20;
 
-/// Bodies, and the inputs of arrays that have some.
+/// Bodies, and what differs from element to element of arrays.
 #[derive(Default)]
 pub(super) struct Bodies {
     chunks: FxHashMap<u64, Chunk>,
@@ -30,7 +31,7 @@ pub(super) struct Bodies {
     /// Those in memory, the oldest first, with the turn after which the store has them.
     kept: VecDeque<(u64, u64)>,
     bytes: usize,
-    inputs: FxHashMap<u64, Inputs>,
+    elements: FxHashMap<u64, Elements>,
 }
 
 /// Bodies that came together.
@@ -41,10 +42,44 @@ struct Chunk {
     bytes: Option<Bytes>,
 }
 
-struct Inputs {
-    /// Where the store has them.
+/// What is told of each element of an array besides what all of them share.
+pub(super) struct Elements {
+    /// Where the store has their inputs.
     submission: u64,
-    each: Option<Vec<Bytes>>,
+    inputs: Inputs,
+    numbers: Arc<Numbers>,
+}
+
+enum Inputs {
+    None,
+    Here(Vec<Bytes>),
+    InStore,
+}
+
+impl Elements {
+    pub(super) fn new(submission: u64, inputs: Option<Vec<Bytes>>, numbers: &Arc<Numbers>) -> Elements {
+        let inputs = inputs.map_or(Inputs::None, Inputs::Here);
+        Elements { submission, inputs, numbers: Arc::clone(numbers) }
+    }
+
+    /// Those of a job of an earlier life.
+    pub(super) fn restored(card: &JobCard, numbers: &Arc<Numbers>) -> Elements {
+        let inputs = if card.has_inputs { Inputs::InStore } else { Inputs::None };
+        Elements { submission: card.submission, inputs, numbers: Arc::clone(numbers) }
+    }
+
+    fn input(&mut self, index: u32, store: &dyn Store, shard: Shard) -> Option<Bytes> {
+        if matches!(self.inputs, Inputs::InStore) {
+            let bytes = store.blob(shard, BlobId(self.submission)).ok()??;
+            let parts = Submit::decode(Bytes::from(bytes)).ok()?.parts;
+            let Some(Parts::Array(array)) = parts else { return None };
+            self.inputs = Inputs::Here(array.inputs);
+        }
+        match &self.inputs {
+            Inputs::Here(each) => each.get(index as usize).cloned(),
+            Inputs::None | Inputs::InStore => None,
+        }
+    }
 }
 
 impl Bodies {
@@ -100,7 +135,7 @@ impl Bodies {
 
     /// Nobody needs the body any more.
     pub(super) fn forget(&mut self, handle: u64, changes: &mut Vec<BlobChange>) {
-        self.inputs.remove(&handle);
+        self.elements.remove(&handle);
         let number = handle >> PLACE_BITS;
         let Some(chunk) = self.chunks.get_mut(&number) else { return };
         chunk.left -= 1;
@@ -133,20 +168,22 @@ impl Bodies {
         unpack(chunk.bytes.as_ref()?, place)
     }
 
-    pub(super) fn keep_inputs(&mut self, handle: u64, submission: u64, each: Option<Vec<Bytes>>) {
-        self.inputs.insert(handle, Inputs { submission, each });
+    /// Remembers what differs from element to element, if anything does.
+    pub(super) fn keep_elements(&mut self, handle: u64, elements: Elements) {
+        if !(matches!(elements.inputs, Inputs::None) && elements.numbers.are_in_place()) {
+            self.elements.insert(handle, elements);
+        }
     }
 
-    /// What one element gets, if the elements of its array get something.
-    pub(super) fn input(&mut self, handle: u64, index: u32, store: &dyn Store, shard: Shard) -> Option<Bytes> {
-        let inputs = self.inputs.get_mut(&handle)?;
-        if inputs.each.is_none() {
-            let bytes = store.blob(shard, BlobId(inputs.submission)).ok()??;
-            let parts = Submit::decode(Bytes::from(bytes)).ok()?.parts;
-            let Some(Parts::Array(array)) = parts else { return None };
-            inputs.each = Some(array.inputs);
+    /// What one element is told, if there is anything.
+    pub(super) fn element(&mut self, handle: u64, index: u32, store: &dyn Store, shard: Shard) -> Option<Input> {
+        let elements = self.elements.get_mut(&handle)?;
+        let input = elements.input(index, store, shard);
+        let place = (!elements.numbers.are_in_place()).then(|| elements.numbers.place(index));
+        if input.is_none() && place.is_none() {
+            return None;
         }
-        inputs.each.as_ref()?.get(index as usize).cloned()
+        Some(Input { handle, index, bare: input.is_none(), bytes: input.unwrap_or_default(), place })
     }
 }
 

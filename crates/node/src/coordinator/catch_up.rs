@@ -3,7 +3,7 @@
 //!
 //! What happens meanwhile waits here until the past was told. Never decides what is told, only when.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use filch_core::wire::talk::{Ended, LARGEST_PACKET, Progress, Reply, Said};
 
@@ -21,9 +21,23 @@ pub(super) struct Latecomer {
     pub(super) job: u64,
     /// Positions of which it has heard: the first of a run, the first after it, and so on.
     pub(super) heard: Vec<u32>,
+    /// Gone when it does not want to hear more.
+    wanted: Weak<()>,
+}
+
+/// What somebody is to hear after the past.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    replies: Vec<Reply>,
+    /// There as long as the past is to be told.
+    wanted: Arc<()>,
 }
 
 impl Latecomer {
+    pub(super) fn new(connection: u64, request: u64, job: u64, heard: Vec<u32>) -> Latecomer {
+        Latecomer { connection, request, job, heard, wanted: Weak::new() }
+    }
+
     fn has_heard(&self, index: u64) -> bool {
         // An odd number of turns before it: it lies within a run.
         self.heard.partition_point(|turn| u64::from(*turn) <= index) % 2 == 1
@@ -32,8 +46,10 @@ impl Latecomer {
 
 impl Desk {
     /// Tells somebody of what has ended of a job so far; all else that it is to hear waits until that is done.
-    pub(super) fn catch_up(&mut self, who: Latecomer) {
-        self.held.entry((who.connection, who.request)).or_default();
+    pub(super) fn catch_up(&mut self, mut who: Latecomer) {
+        let held = Held::default();
+        who.wanted = Arc::downgrade(&held.wanted);
+        self.held.insert((who.connection, who.request), held);
         self.when_durable(who);
     }
 
@@ -42,7 +58,14 @@ impl Desk {
         let (inbox, store, shard) = (self.inbox.clone(), Arc::clone(&self.store), self.shard);
         let since = self.jobs.get(who.job).map_or(0, |job| job.card.at);
         let (connection, request) = (who.connection, who.request);
-        let told = move |history: &mut super::history::History| -> Result<Option<Progress>, crate::store::Error> {
+        let is_unwanted = {
+            let wanted = Weak::clone(&who.wanted);
+            move || wanted.strong_count() == 0
+        };
+        if is_unwanted() {
+            return;
+        }
+        let told = move |history: &mut super::history::History| -> Result<Told, crate::store::Error> {
             let workers = history.workers()?;
             let mut outcomes: Vec<Outcome> = Vec::new();
             history.tasks(who.job, 0..=i64::MAX as u64, |outcome| {
@@ -52,27 +75,28 @@ impl Desk {
                 true
             })?;
             for outcome in outcomes {
+                if is_unwanted() {
+                    return Ok(Told::Unwanted);
+                }
                 let mut ended = ended(&outcome, workers.get(&outcome.worker));
                 ended.waited_nanos = outcome.began.saturating_sub(since);
                 ended.ending = ending(&*store, shard, outcome.ending)?.map(Box::new);
                 inbox.answered(connection, request, Later::Past(Box::new(Said::Ended(Box::new(ended)))));
             }
             let job = history.job(who.job)?;
-            Ok(job.and_then(|(_, done_at, progress)| done_at.map(|_| progress.unwrap_or_default())))
+            Ok(Told::All(job.and_then(|(_, done_at, progress)| done_at.map(|_| progress.unwrap_or_default()))))
         };
         let promise = Promise::new(&self.inbox, connection, request);
-        self.history.tell(Past::Ask(Box::new(move |history| {
-            let answer = match told(history) {
-                Ok(done) => Later::CaughtUp(done.map(Box::new)),
-                Err(error) => Later::Refused(error.to_string()),
-            };
-            promise.keep(answer);
+        self.history.tell(Past::Ask(Box::new(move |history| match told(history) {
+            Ok(Told::All(done)) => promise.keep(Later::CaughtUp(done.map(Box::new))),
+            Ok(Told::Unwanted) => promise.drop_it(),
+            Err(error) => promise.keep(Later::Refused(error.to_string())),
         })));
     }
 
     /// The past was told: now what has come meanwhile. If the job was done before, that is all.
     pub(super) fn caught_up(&mut self, connection: u64, request: u64, done: Option<Box<Progress>>) {
-        let held = self.held.remove(&(connection, request)).unwrap_or_default();
+        let held = self.held.remove(&(connection, request)).unwrap_or_default().replies;
         let is_over = held.iter().any(|reply| matches!(reply.said, Some(Said::JobDone(_))));
         for reply in held {
             self.push_reply(connection, reply);
@@ -89,7 +113,7 @@ impl Desk {
             && let Some(held) = self.held.get_mut(&(connection, reply.id))
             && !matches!(reply.said, Some(Said::Submitted(_)))
         {
-            held.push(reply);
+            held.replies.push(reply);
             return;
         }
         self.push_at_once(connection, reply);
@@ -110,6 +134,14 @@ impl Desk {
             self.loaded(connection, weight);
         }
     }
+}
+
+/// How far the past was told.
+enum Told {
+    /// To its end, and how the job went if it is over.
+    All(Option<Progress>),
+    /// Nobody wants to hear it any more.
+    Unwanted,
 }
 
 /// The end of a task as history knows it, but for when it was submitted and what it wrote.
@@ -134,7 +166,7 @@ mod tests {
 
     #[test]
     fn runs_say_what_was_heard() {
-        let who = Latecomer { connection: 1, request: 1, job: 1, heard: vec![0, 2, 5, 6] };
+        let who = Latecomer::new(1, 1, 1, vec![0, 2, 5, 6]);
         let heard: Vec<u64> = (0..8).filter(|index| who.has_heard(*index)).collect();
         assert_eq!(heard, [0, 1, 5]);
         assert!(!Latecomer { heard: Vec::new(), ..who }.has_heard(0));

@@ -12,9 +12,7 @@ use filch_core::coordinator::{Coordinator as Machine, Input, Output};
 use filch_core::journal::Detail;
 use filch_core::names::Sort;
 use filch_core::steal::StealStats;
-use filch_core::wire::talk::{
-    Body, Ended, Ending, Input as ElementInput, KeyNote, Page, Peer, Relay, Reply, Said, Submitted, WorkerCard,
-};
+use filch_core::wire::talk::{Body, Ended, Ending, KeyNote, Page, Peer, Relay, Reply, Said, Submitted, WorkerCard};
 use filch_core::wire::{Group, Message, Order};
 use filch_core::{Action, Config, Held, JobId, Names, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId};
 use prost::Message as _;
@@ -22,7 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Failure;
 use super::Inbox;
-use super::bodies::Bodies;
+use super::bodies::{Bodies, Elements};
 use super::catch_up::Latecomer;
 use super::chores::Chores;
 use super::history::{Item as Past, Keeper, Outcome};
@@ -134,7 +132,7 @@ pub(super) struct Desk {
     durable: u64,
     waiting: VecDeque<(u64, Later)>,
     /// Replies that wait until somebody has heard of the past.
-    pub(super) held: FxHashMap<(u64, u64), Vec<Reply>>,
+    pub(super) held: FxHashMap<(u64, u64), super::catch_up::Held>,
     outputs: Vec<Output>,
     /// What came with the messages that are being heard.
     endings: FxHashMap<(u64, u32), Ending>,
@@ -221,9 +219,7 @@ impl Desk {
                 self.bodies.restore(card.handle);
                 self.shared.insert(card.handle, Vec::new());
             }
-            if card.has_inputs {
-                self.bodies.keep_inputs(card.handle, card.submission, None);
-            }
+            self.bodies.keep_elements(card.handle, Elements::restored(card, &job.numbers));
         }
         for (_, handle) in journal.unfinished() {
             if !self.shared.contains_key(&handle) {
@@ -383,9 +379,12 @@ impl Desk {
     fn pass_on(&mut self, connection: u64, relay: Relay) {
         let Some(from) = self.connections.get(&connection).and_then(|found| found.worker) else { return };
         let to = self.seat(WorkerId::from_bits(relay.worker)).and_then(|seat| seat.connection);
-        if let Some(packet) = to.and_then(|to| self.parcel(to)) {
+        let Some(to) = to else { return };
+        let bytes = relay.packet.len();
+        if let Some(packet) = self.parcel(to) {
             packet.relays.push(Relay { worker: from.to_bits(), packet: relay.packet });
         }
+        self.loaded(to, bytes);
     }
 
     fn heard(&mut self, connection: u64, message: Message) {
@@ -442,8 +441,8 @@ impl Desk {
     fn send(&mut self, to: WorkerId, message: Message) {
         let Some(connection) = self.seat(to).and_then(|seat| seat.connection) else { return };
         match message {
-            Message::Hand { number, orders } => {
-                self.hand(to, connection, number, orders);
+            Message::Hand { number, orders, nothing } => {
+                self.hand(to, connection, (number, nothing), orders);
                 return;
             }
             Message::Digest(ref peers) => {
@@ -468,30 +467,34 @@ impl Desk {
     }
 
     /// Orders go with what they are to do, in several parcels if that is much.
-    fn hand(&mut self, to: WorkerId, connection: u64, number: u64, orders: Vec<Order>) {
+    fn hand(&mut self, to: WorkerId, connection: u64, (number, nothing): (u64, bool), orders: Vec<Order>) {
         let mut together = Vec::with_capacity(orders.len());
         let (mut last, mut bytes) = (None, 0);
         for order in orders {
             self.jobs.handed(order.held.task, to, self.now);
+            if order.begins {
+                self.jobs.began(order.held.task, to, self.now);
+                self.show_begun(connection, order.held.task);
+            }
             if last != Some(order.payload) {
                 bytes += self.attach_body(connection, order.payload);
             }
             last = Some(order.payload);
-            if let Some(input) = self.bodies.input(order.payload, order.index, &*self.store, self.shard) {
-                bytes += input.len();
-                let input = ElementInput { handle: order.payload, index: order.index, bytes: input };
+            if let Some(input) = self.bodies.element(order.payload, order.index, &*self.store, self.shard) {
+                bytes += input.bytes.len();
                 if let Some(packet) = self.parcel(connection) {
                     packet.inputs.push(input);
                 }
             }
             together.push(order);
             if bytes > HEAVY {
-                self.push_message(connection, Message::Hand { number, orders: std::mem::take(&mut together) });
+                let orders = std::mem::take(&mut together);
+                self.push_message(connection, Message::Hand { number, orders, nothing });
                 self.loaded(connection, std::mem::take(&mut bytes));
             }
         }
         if !together.is_empty() {
-            self.push_message(connection, Message::Hand { number, orders: together });
+            self.push_message(connection, Message::Hand { number, orders: together, nothing });
             self.loaded(connection, bytes);
         }
     }
@@ -532,7 +535,7 @@ impl Desk {
             }
             Action::JobDone { job } => self.job_done(job),
             Action::ElementsRefused { worker, lack, .. } => {
-                self.lacks.push(format!("{}: {}", self.worker_name(worker), self.names.lack(lack)));
+                self.lacks.push(self.lack_words(worker, lack));
             }
             Action::ElementsSettled { job, count, status, .. } => {
                 self.settled += u64::from(count);
@@ -606,7 +609,10 @@ impl Desk {
 
     fn settle(&mut self, task: TaskId, attempt: u32, status: Status, cause: filch_core::Cause) {
         self.settled += 1;
-        let ending = self.endings.remove(&(task.to_bits(), attempt));
+        let mut ending = self.endings.remove(&(task.to_bits(), attempt));
+        if cause == filch_core::Cause::NoWorker && ending.is_none() {
+            ending = self.nobody_can(task, attempt);
+        }
         let live = self.jobs.stopped(task);
         let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
         // Of one that was handed out in an earlier life only its end is known.
@@ -641,15 +647,28 @@ impl Desk {
         self.jobs.leave(task);
     }
 
+    /// What there is to say of a task that failed because nobody can run it: what each class of workers lacks.
+    fn nobody_can(&self, task: TaskId, attempt: u32) -> Option<Ending> {
+        let refusals = self.machine.scheduler().explain(task)?.refusals;
+        let mut lacks: Vec<String> =
+            refusals.classes.into_iter().map(|(worker, lack)| self.lack_words(worker, lack)).collect();
+        if refusals.more > 0 {
+            lacks.push(format!("and {} more classes", refusals.more));
+        }
+        let error = nobody_can(&lacks)?;
+        Some(Ending { task: task.to_bits(), attempt, error, ..Ending::default() })
+    }
+
+    fn lack_words(&self, worker: WorkerId, lack: filch_core::Lack) -> String {
+        format!("{}: {}", self.worker_name(worker), self.names.lack(lack))
+    }
+
     /// Elements of an array are over that never became tasks, and why if nobody could run them.
     fn elements_over(&mut self, number: u64) {
         let lacks = std::mem::take(&mut self.lacks);
         let Some((mut outcome, to)) = self.elements.take() else { return };
         outcome.job = number;
-        let ending = (!lacks.is_empty()).then(|| {
-            let error = format!("no worker can run it; {}", lacks.join("; "));
-            Ending { error, ..Ending::default() }
-        });
+        let ending = nobody_can(&lacks).map(|error| Ending { error, ..Ending::default() });
         if let Some(ending) = &ending {
             outcome.ending = self.new_blob();
             let until = crate::store::Until((self.now + self.retention).0 / 1_000_000);
@@ -837,4 +856,9 @@ impl Desk {
             }
         }
     }
+}
+
+/// In words what each class of workers lacks, if any are known.
+fn nobody_can(lacks: &[String]) -> Option<String> {
+    (!lacks.is_empty()).then(|| format!("no worker can run it; {}", lacks.join("; ")))
 }

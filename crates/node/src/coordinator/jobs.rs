@@ -1,8 +1,9 @@
 //! Jobs and tasks as people know them, beside what the machine knows of them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use filch_core::wire::talk::{JobCard, Progress};
+use filch_core::wire::talk::{JobCard, Numbers, Progress};
 use filch_core::{JobId, Status, TaskId, Time, WorkerId};
 use rustc_hash::FxHashMap;
 
@@ -13,6 +14,7 @@ const DONE_KEPT: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) card: JobCard,
+    pub(super) numbers: Arc<Numbers>,
     pub(super) progress: Progress,
     pub(super) done_at: Option<Time>,
     /// Who wants to hear of it: connection, request, and whether of each task.
@@ -24,10 +26,10 @@ pub(super) struct Job {
 }
 
 impl Job {
-    fn new(card: JobCard) -> Job {
+    fn new(card: JobCard, numbers: Arc<Numbers>) -> Job {
         let begun = Progress { job: card.number, total: card.total, ..Progress::default() };
         let progress = card.progress.clone().unwrap_or(begun);
-        Job { card, progress, done_at: None, watchers: Vec::new(), changed: false, tasks: Vec::new() }
+        Job { card, numbers, progress, done_at: None, watchers: Vec::new(), changed: false, tasks: Vec::new() }
     }
 
     /// Its tasks by position, if they are not elements of an array.
@@ -106,10 +108,10 @@ impl Jobs {
         self.last = self.last.max(last);
     }
 
-    pub(super) fn open(&mut self, card: JobCard) {
+    pub(super) fn open(&mut self, card: JobCard, numbers: Arc<Numbers>) {
         self.last = self.last.max(card.number);
         self.by_id.insert(JobId::from_bits(card.job), card.number);
-        self.by_number.insert(card.number, Job::new(card));
+        self.by_number.insert(card.number, Job::new(card, numbers));
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&Job> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use filch_core::steal::StealStats;
 use filch_core::told::{Explanation, Labels, RestExplanation};
-use filch_core::wire::talk::{Chunk, Ending, JobCard, Progress, Reply, Said, number_of};
+use filch_core::wire::talk::{Chunk, Ending, JobCard, Numbers, Progress, Reply, Said};
 use filch_core::{JobId, KeyId, Lack, ResourceId, Status, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
@@ -23,6 +23,9 @@ use super::{Inbox, Later};
 use crate::store::{BlobId, Shard, Store};
 use crate::view::{JobView, PeerView, Query, StatsView, TaskView, WorkerView};
 
+/// An explanation, as data and in words.
+type Told = Option<serde_json::Value>;
+
 impl Desk {
     pub(super) fn query(&mut self, connection: u64, id: u64, text: &str) -> Result<(), No> {
         let query: Query = serde_json::from_str(text).map_err(|error| {
@@ -31,7 +34,7 @@ impl Desk {
         let json = match query {
             Query::Jobs { limit } => return self.jobs_query(connection, id, limit),
             Query::Job { job } => match self.jobs.get(job) {
-                Some(job) => json(&view_of(job)),
+                Some(job) => json(&JobView { places: job.card.places.clone(), ..view_of(job) }),
                 None => return self.past_job(connection, id, job),
             },
             Query::Tasks { job, status, limit } => return self.tasks_query(connection, id, job, status, limit),
@@ -49,7 +52,7 @@ impl Desk {
                 json(&self.worker_view(seat.ok_or_else(missing)?, &self.jobs.by_worker()))
             }
             Query::Stats => json(&self.stats()),
-            Query::Why { job, index } => json(&self.why(job, index)?),
+            Query::Why { job, index } => return self.why_query(connection, id, job, index),
             Query::Trace { job } => return self.trace_query(connection, id, job),
         };
         self.reply(connection, id, Said::Json(json));
@@ -129,7 +132,8 @@ impl Desk {
         self.ask_history(connection, id, move |history| {
             Ok(match history.job(number)? {
                 Some((card, done_at, progress)) => {
-                    Later::Json(json(&job_view(&card, &progress.unwrap_or_default(), done_at)))
+                    let view = job_view(&card, &progress.unwrap_or_default(), done_at);
+                    Later::Json(json(&JobView { places: card.places, ..view }))
                 }
                 None => Later::Refused(unknown_job(number)),
             })
@@ -154,7 +158,7 @@ impl Desk {
     }
 
     fn task_view(&self, job: &Job, index: u32, task: Option<TaskId>) -> TaskView {
-        let mut view = blank_view(&job.card, index);
+        let mut view = blank_view(&job.card, &job.numbers, index);
         let Some(task) = task else { return view };
         if let Some(status) = self.machine.scheduler().status(task) {
             status.name().clone_into(&mut view.status);
@@ -197,11 +201,11 @@ impl Desk {
                 if u64::from(index) >= card.total {
                     return Ok(Later::Refused(unknown_task(number, index)));
                 }
-                return Ok(Later::Json(json(&blank_view(&card, index))));
+                return Ok(Later::Json(json(&blank_view(&card, &card.numbers(), index))));
             };
             let workers = history.workers()?;
             let ending = ending(&*store, shard, outcome.ending)?;
-            Ok(Later::Json(json(&past_view(&card, &outcome, &workers, ending.as_ref()))))
+            Ok(Later::Json(json(&past_view((&card, &card.numbers()), &outcome, &workers, ending.as_ref()))))
         });
         Ok(())
     }
@@ -238,24 +242,44 @@ impl Desk {
         });
     }
 
-    fn why(&self, number: u64, index: Option<u32>) -> Result<serde_json::Value, No> {
-        let job = self.jobs.get(number).ok_or_else(|| No::Because(unknown_job(number)))?;
-        let task = index.and_then(|index| self.jobs.at(number, index));
+    fn why_query(&mut self, connection: u64, id: u64, number: u64, index: Option<u32>) -> Result<(), No> {
+        let (own, rest) = self.why(number, index)?;
+        if let Some(told) = own.or_else(|| rest.clone().filter(|_| index.is_none())) {
+            self.reply(connection, id, Said::Json(json(&told)));
+            return Ok(());
+        }
+        let (store, shard) = (Arc::clone(&self.store), self.shard);
+        self.ask_history(connection, id, move |history| {
+            let Some((card, ..)) = history.job(number)? else { return Ok(Later::Refused(unknown_job(number))) };
+            let Some(index) = index.or((card.total == 1).then_some(0)) else {
+                let why = format!("nothing of job {number} waits: it is over, or its tasks are explained one by one");
+                return Ok(Later::Refused(format!("{why}; `filch task list {number}` shows them")));
+            };
+            let Some(outcome) = history.task(number, u64::from(index))? else {
+                let none = "nothing is known of it any more: it has ended; `filch task show` says how";
+                return Ok(rest.map_or_else(|| Later::Refused(none.to_owned()), |told| Later::Json(json(&told))));
+            };
+            let left = ending(&*store, shard, outcome.ending)?;
+            let view = past_view((&card, &card.numbers()), &outcome, &history.workers()?, left.as_ref());
+            Ok(Later::Json(json(&over(&view))))
+        });
+        Ok(())
+    }
+
+    /// Why a task of a job is where it is, if it is more than an element that was never handed out, and why those wait.
+    fn why(&self, number: u64, index: Option<u32>) -> Result<(Told, Told), No> {
+        let Some(job) = self.jobs.get(number) else { return Ok((None, None)) };
+        if let Some(index) = index.filter(|index| u64::from(*index) >= job.card.total) {
+            return Err(No::Because(unknown_task(number, index)));
+        }
         let scheduler = self.machine.scheduler();
-        let found = match task {
-            Some(task) => {
-                let found = scheduler.explain_at(task, self.now);
-                found.map(|found| explained(&Explanation::told(self, self.now, found, None)))
-            }
-            None => {
-                let found = scheduler.explain_job_at(JobId::from_bits(job.card.job), self.now);
-                found.map(|found| explained(&RestExplanation::told(self, self.now, found)))
-            }
-        };
-        found.ok_or_else(|| {
-            let text = "nothing is known of it any more: it has ended; `filch task show` says how".to_owned();
-            No::Because(text)
-        })
+        let task = index.and_then(|index| self.jobs.at(number, index));
+        let own = task.and_then(|task| scheduler.explain_at(task, self.now));
+        let rest = scheduler.explain_job_at(JobId::from_bits(job.card.job), self.now);
+        Ok((
+            own.map(|found| explained(&Explanation::told(self, self.now, found, None))),
+            rest.map(|found| explained(&RestExplanation::told(self, self.now, found))),
+        ))
     }
 
     // ---- workers and figures ----
@@ -331,8 +355,7 @@ impl Labels for Desk {
     fn task(&self, id: TaskId) -> String {
         match self.jobs.note(id) {
             Some(note) if note.job > 0 => {
-                let number =
-                    self.jobs.get(u64::from(note.job)).map(|job| number_of(job.card.first, job.card.step, note.index));
+                let number = self.jobs.get(u64::from(note.job)).map(|job| job.numbers.number(note.index));
                 format!("{}.{}", note.job, number.unwrap_or_default())
             }
             _ => id.to_string(),
@@ -350,6 +373,17 @@ impl Labels for Desk {
     fn resource(&self, id: ResourceId) -> String {
         self.names.resources.name(id.0).to_owned()
     }
+}
+
+/// How a task ended, as data and in words.
+fn over(view: &TaskView) -> serde_json::Value {
+    let task = format!("{}.{}", view.job, view.number);
+    let mut text = format!("{task}: {}", view.status);
+    for more in view.cause.iter().chain(&view.error) {
+        text.push_str("\n  ");
+        text.push_str(&more.replace("; ", "\n    "));
+    }
+    serde_json::json!({ "task": task, "status": view.status, "cause": view.cause, "error": view.error, "text": text })
 }
 
 /// As data and in words.
@@ -400,14 +434,16 @@ fn job_view(card: &JobCard, progress: &Progress, done_at: Option<u64>) -> JobVie
         ended_s: done_at.map(seconds),
         first: card.first,
         step: card.step,
+        // Only whoever asks for one job hears of them: there may be many.
+        places: Vec::new(),
     }
 }
 
-fn blank_view(card: &JobCard, index: u32) -> TaskView {
+fn blank_view(card: &JobCard, numbers: &Numbers, index: u32) -> TaskView {
     TaskView {
         job: card.number,
         index,
-        number: number_of(card.first, card.step, index),
+        number: numbers.number(index),
         name: card.task_names.get(index as usize).filter(|name| !name.is_empty()).cloned(),
         status: "queued".to_owned(),
         cause: None,
@@ -425,8 +461,13 @@ fn blank_view(card: &JobCard, index: u32) -> TaskView {
     }
 }
 
-fn past_view(card: &JobCard, outcome: &Outcome, workers: &FxHashMap<u64, String>, ending: Option<&Ending>) -> TaskView {
-    let mut view = blank_view(card, outcome.index as u32);
+fn past_view(
+    (card, numbers): (&JobCard, &Numbers),
+    outcome: &Outcome,
+    workers: &FxHashMap<u64, String>,
+    ending: Option<&Ending>,
+) -> TaskView {
+    let mut view = blank_view(card, numbers, outcome.index as u32);
     outcome.status.name().clone_into(&mut view.status);
     view.cause = outcome.cause.words().map(str::to_owned);
     view.attempts = outcome.attempts;
@@ -465,6 +506,11 @@ pub(super) struct Promise {
 impl Promise {
     pub(super) fn new(inbox: &Inbox, connection: u64, id: u64) -> Promise {
         Promise { inbox: inbox.clone(), connection, id, kept: false }
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn drop_it(mut self) {
+        self.kept = true;
     }
 
     pub(super) fn keep(mut self, answer: Later) {

@@ -1,6 +1,8 @@
 //! Pages of the store, folded into what a coordinator must know when it begins, and into snapshots. Applies what was
 //! written; never decides anything.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use filch_core::journal::{Detail, Journal};
 use filch_core::names::Sort;
@@ -113,7 +115,8 @@ impl Folded {
         }
         for card in page.jobs {
             items.push(Item::Job(Box::new(card.clone())));
-            self.jobs.open(card);
+            let numbers = Arc::new(card.numbers());
+            self.jobs.open(card, numbers);
         }
         for KeyNote { key, task, job, handle } in page.keys {
             self.keys.insert(&key, Submitted { job, task }, handle);

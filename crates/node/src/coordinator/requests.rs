@@ -1,14 +1,18 @@
 //! What clients ask: submissions, withdrawals, and how things go.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use filch_core::coordinator::{Input, Output};
 use filch_core::names::NameError;
 use filch_core::wire::talk::{
-    Array, Ask, Graph, JobCard, Name, Part, Parts, Refused, Request, Said, Submit, Submitted, Terms, Watch, Work,
+    Array, Ask, Graph, JobCard, Name, Part, Parts, Places, Refused, Request, Said, Submit, Submitted, Terms, Watch,
+    Work,
 };
 use filch_core::{Action, Event, GraphTask, JobId, Refusal, Span, TaskId, TaskSpec};
 use prost::Message as _;
 
+use super::bodies::Elements;
 use super::catch_up::Latecomer;
 use super::desk::{Desk, Watched};
 use super::history::Item as Past;
@@ -125,7 +129,7 @@ impl Desk {
         if self.jobs.get(first.job).is_some_and(|job| job.done_at.is_none()) {
             self.follow(connection, id, first);
         }
-        self.catch_up(Latecomer { connection, request: id, job: first.job, heard });
+        self.catch_up(Latecomer::new(connection, id, first.job, heard));
     }
 
     /// A submitter hears of everything that becomes of its submission.
@@ -249,8 +253,11 @@ impl Desk {
     }
 
     fn submit_array(&mut self, array: Array, mut card: JobCard, parent: Option<TaskId>) -> Result<Submitted, No> {
-        let Array { part, count, inputs, first, step } = array;
+        let Array { part, count, inputs, first, step, places } = array;
         let part = part.ok_or_else(|| No::because("the array has no task"))?;
+        if !places.is_empty() && Places::read(&places).is_none_or(|places| places.count() != count) {
+            return Err(No::because("the array does not say which elements of a larger one it has"));
+        }
         if !inputs.is_empty() && inputs.len() != count as usize {
             return Err(No::Because(format!("the array has {count} elements and {} inputs", inputs.len())));
         }
@@ -265,7 +272,7 @@ impl Desk {
         let handle = self.keep_body(of_job(&part.work, self.jobs.last() + 1));
         spec.payload = handle;
         (card.handle, card.total, card.has_inputs) = (handle, u64::from(count), !inputs.is_empty());
-        (card.first, card.step) = (first, if step == 0 { 1 } else { step });
+        (card.first, card.step, card.places) = (first, if step == 0 { 1 } else { step }, places);
         card.lazy = seeds.is_empty() && !pinned;
         let event = if !card.lazy {
             // Those that go to certain workers are tasks of their own: elements of an array are all alike.
@@ -288,16 +295,15 @@ impl Desk {
         if handle > 0 {
             self.shared.insert(handle, Vec::new());
         }
-        if !inputs.is_empty() {
-            self.bodies.keep_inputs(handle, submission, Some(inputs));
-        }
+        let numbers = Arc::new(card.numbers());
+        self.bodies.keep_elements(handle, Elements::new(submission, (!inputs.is_empty()).then_some(inputs), &numbers));
         let mut position = 0;
         let mut card = Some(card);
         let accepted = self.put_submission_with(event, |desk, action| match *action {
             Action::Opened { job } => {
                 if let Some(mut card) = card.take() {
                     card.job = job.to_bits();
-                    desk.jobs.open(card.clone());
+                    desk.jobs.open(card.clone(), Arc::clone(&numbers));
                     desk.remember(Past::Job(Box::new(card.clone())));
                     desk.page.jobs.push(card);
                 }
@@ -397,7 +403,7 @@ impl Desk {
             self.reply_when_durable(connection, id, Said::JobDone(progress));
         }
         if watch.each {
-            self.catch_up(Latecomer { connection, request: id, job: watch.job, heard: watch.heard.clone() });
+            self.catch_up(Latecomer::new(connection, id, watch.job, watch.heard.clone()));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::Status;
-use filch_core::wire::talk::{Array, Graph, Part, Parts, Retry, Said, Submit, Work, number_of};
+use filch_core::wire::talk::{Array, Graph, Numbers, Part, Parts, Places, Retry, Said, Submit, place_runs};
 use prost::Message as _;
 
 use super::Later;
@@ -55,7 +55,7 @@ impl Desk {
 fn again(submit: Submit, left: &[u32]) -> Option<Submit> {
     let parts = match submit.parts? {
         Parts::Graph(graph) => Parts::Graph(some_of_graph(graph, left)),
-        Parts::Array(array) => some_of_array(&array, left)?,
+        Parts::Array(array) => Parts::Array(some_of_array(array, left)?),
         Parts::Single(part) => Parts::Single(part),
     };
     Some(Submit { parts: Some(parts), ..submit })
@@ -69,63 +69,29 @@ fn some_of_graph(graph: Graph, left: &[u32]) -> Graph {
     Graph { parts: parts.collect() }
 }
 
-fn some_of_array(array: &Array, left: &[u32]) -> Option<Parts> {
-    let number = |index: u32| number_of(array.first, array.step, index);
-    let (first, last) = (*left.first()?, *left.last()?);
-    let part = array.part.as_ref()?;
-    let mut work = Work::decode(part.work.clone()).ok()?;
-    if (last - first) as usize == left.len() - 1 {
-        work.first = number(first);
-        let part = Part { work: work.encode_to_vec().into(), ..part.clone() };
-        let inputs = array.inputs.get(first as usize..=last as usize).map(<[Bytes]>::to_vec).unwrap_or_default();
-        let array =
-            Array { part: Some(part), count: left.len() as u32, inputs, first: number(first), step: array.step };
-        return Some(Parts::Array(array));
-    }
-    let each = (0..).zip(left).map(|(position, &index)| {
-        let given = array.inputs.get(index as usize).cloned();
-        // Whoever runs it counts from its new position.
-        let work = Work { first: number(index).wrapping_sub(position), step: 1, given, ..work.clone() };
-        let name = number(index).to_string();
-        Part { work: work.encode_to_vec().into(), name, after: Vec::new(), ..part.clone() }
-    });
-    Some(Parts::Graph(Graph { parts: each.collect() }))
+fn some_of_array(array: Array, left: &[u32]) -> Option<Array> {
+    let larger = if array.places.is_empty() { None } else { Some(Places::read(&array.places)?) };
+    let numbers = Numbers::new(array.first, array.step, larger);
+    let inputs = left.iter().filter_map(|index| array.inputs.get(*index as usize)).cloned().collect();
+    let places = place_runs(left.iter().map(|index| numbers.place(*index)));
+    Some(Array { count: left.len() as u32, inputs, places, ..array })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn array(inputs: &[&str]) -> Array {
-        let work = Work { first: 10, step: 2, ..Work::default() };
-        let part = Part { work: work.encode_to_vec().into(), ..Part::default() };
-        let inputs = inputs.iter().map(|input| Bytes::from((*input).to_owned())).collect();
-        Array { part: Some(part), count: 4, inputs, first: 10, step: 2 }
-    }
-
-    fn work(part: &Part) -> Work {
-        Work::decode(part.work.clone()).unwrap()
-    }
-
     #[test]
-    fn neighbours_stay_an_array_under_their_numbers() {
-        let Some(Parts::Array(found)) = some_of_array(&array(&["a", "b", "c", "d"]), &[1, 2]) else {
-            panic!("no array")
-        };
-        assert_eq!((found.first, found.step, found.count), (12, 2, 2));
-        assert_eq!(found.inputs, ["b", "c"]);
-        assert_eq!(work(found.part.as_ref().unwrap()).first, 12);
-    }
-
-    #[test]
-    fn others_keep_their_numbers_and_inputs_one_by_one() {
-        let Some(Parts::Graph(found)) = some_of_array(&array(&["a", "b", "c", "d"]), &[0, 3]) else {
-            panic!("no graph")
-        };
-        let works: Vec<Work> = found.parts.iter().map(work).collect();
-        assert_eq!(works.iter().map(|work| (work.first, work.step)).collect::<Vec<_>>(), [(10, 1), (15, 1)]);
-        assert_eq!(works[1].given.as_deref(), Some(&b"d"[..]));
-        assert_eq!(found.parts[1].name, "16");
+    fn of_an_array_those_left_keep_their_numbers_and_inputs() {
+        let inputs = ["a", "b", "c", "d"].map(Bytes::from).to_vec();
+        let array = Array { part: Some(Part::default()), count: 4, inputs, first: 10, step: 2, ..Array::default() };
+        let once = some_of_array(array, &[0, 2, 3]).unwrap();
+        assert_eq!((once.first, once.step, once.count), (10, 2, 3));
+        assert_eq!((&once.places[..], &once.inputs[..]), (&[0, 1, 1, 2][..], &["a", "c", "d"].map(Bytes::from)[..]));
+        // Of these the last two fail again.
+        let twice = some_of_array(once, &[1, 2]).unwrap();
+        assert_eq!((twice.count, &twice.places[..]), (2, &[2, 2][..]));
+        assert_eq!(twice.inputs, ["c", "d"]);
     }
 
     #[test]

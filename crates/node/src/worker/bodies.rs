@@ -50,6 +50,27 @@ enum Stay {
     Once,
 }
 
+/// What one element is told besides what it shares with others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Element {
+    /// What it gets.
+    pub(super) input: Option<Bytes>,
+    /// Its place as its submitter counts.
+    pub(super) place: u32,
+}
+
+impl Element {
+    /// What its function reads: what it gets, or what all of them read.
+    pub(super) fn read(self, work: &Work) -> Bytes {
+        self.input.unwrap_or_else(|| work.stdin.clone())
+    }
+
+    fn told(input: Input) -> ((u64, u32), Element) {
+        let Input { handle, index, bytes, place, bare } = input;
+        ((handle, index), Element { input: (!bare).then_some(bytes), place: place.unwrap_or(index) })
+    }
+}
+
 struct Kept {
     raw: Bytes,
     stay: Stay,
@@ -63,7 +84,7 @@ struct Kept {
 pub(super) struct Bodies {
     handlers: Handlers,
     works: FxHashMap<u64, Kept>,
-    inputs: FxHashMap<(u64, u32), Bytes>,
+    inputs: FxHashMap<(u64, u32), Element>,
     /// Works that stay until told.
     told: usize,
     sweep_at: usize,
@@ -89,7 +110,7 @@ impl Bodies {
             self.told += usize::from(stay == Stay::Told);
             self.works.insert(handle, Kept { raw: work, stay, shared, prepared: None });
         }
-        self.inputs.extend(inputs.into_iter().map(|input| ((input.handle, input.index), input.bytes)));
+        self.inputs.extend(inputs.into_iter().map(Element::told));
     }
 
     pub(super) fn forget(&mut self, handle: u64) {
@@ -106,20 +127,21 @@ impl Bodies {
         self.told = 0;
     }
 
-    /// What an order that begins is to do, and what its element gets.
-    pub(super) fn begin(&mut self, order: &Order) -> Option<(Arc<Prepared>, Option<Bytes>)> {
-        let input = match self.inputs.is_empty() {
+    /// What an order that begins is to do, and what its element is told.
+    pub(super) fn begin(&mut self, order: &Order) -> Option<(Arc<Prepared>, Element)> {
+        let element = match self.inputs.is_empty() {
             true => None,
             false => self.inputs.remove(&(order.payload, order.index)),
         };
+        let element = element.unwrap_or(Element { input: None, place: order.index });
         let kept = self.works.get_mut(&order.payload)?;
         if kept.stay == Stay::Once {
             let raw = std::mem::take(&mut kept.raw);
             self.works.remove(&order.payload);
-            return Some((Arc::new(prepare(raw, &self.handlers)), input));
+            return Some((Arc::new(prepare(raw, &self.handlers)), element));
         }
         let prepared = kept.prepared.get_or_insert_with(|| Arc::new(prepare(kept.raw.clone(), &self.handlers)));
-        Some((Arc::clone(prepared), input))
+        Some((Arc::clone(prepared), element))
     }
 
     /// Adds to a packet for a thief what it must know of these orders.
@@ -131,8 +153,11 @@ impl Bodies {
                 let Kept { raw, shared, .. } = kept;
                 packet.bodies.push(Body { handle: order.payload, work: raw.clone(), shared: *shared });
             }
-            if let Some(bytes) = self.inputs.get(&(order.payload, order.index)) {
-                packet.inputs.push(Input { handle: order.payload, index: order.index, bytes: bytes.clone() });
+            if let Some(Element { input, place }) = self.inputs.get(&(order.payload, order.index)).cloned() {
+                let (handle, index) = (order.payload, order.index);
+                let place = (place != index).then_some(place);
+                let bare = input.is_none();
+                packet.inputs.push(Input { handle, index, bytes: input.unwrap_or_default(), place, bare });
             }
         }
     }
@@ -202,6 +227,7 @@ mod tests {
             demand: Demand::default(),
             bound: false,
             exclusive: false,
+            begins: false,
         }
     }
 
@@ -211,7 +237,7 @@ mod tests {
     }
 
     fn input(handle: u64, index: u32) -> Input {
-        Input { handle, index, bytes: Bytes::from(vec![index as u8]) }
+        Input { handle, index, bytes: Bytes::from(vec![index as u8]), ..Input::default() }
     }
 
     #[test]
@@ -219,9 +245,9 @@ mod tests {
         let mut bodies = Bodies::new(Handlers::default());
         bodies.learn(vec![body(1, "noop", true), body(2, "echo", false)], vec![input(1, 4)], false);
         for index in [3, 4] {
-            let (prepared, input) = bodies.begin(&order(1, index)).unwrap();
+            let (prepared, element) = bodies.begin(&order(1, index)).unwrap();
             assert!(matches!(prepared.action, Action::Noop));
-            assert_eq!(input, (index == 4).then(|| Bytes::from(vec![4])));
+            assert_eq!(element, Element { input: (index == 4).then(|| Bytes::from(vec![4])), place: index });
         }
         assert!(matches!(bodies.begin(&order(2, 0)).unwrap().0.action, Action::Echo));
         assert!(bodies.begin(&order(2, 0)).is_none());
@@ -233,11 +259,16 @@ mod tests {
     #[test]
     fn a_thief_gets_what_belongs_to_its_loot() {
         let mut bodies = Bodies::new(Handlers::default());
-        bodies.learn(vec![body(1, "noop", true), body(2, "echo", false)], vec![input(1, 4), input(1, 5)], false);
+        let placed = Input { handle: 1, index: 6, place: Some(700), bare: true, ..Input::default() };
+        let inputs = vec![input(1, 4), input(1, 5), placed.clone()];
+        bodies.learn(vec![body(1, "noop", true), body(2, "echo", false)], inputs, false);
         let mut packet = Packet::default();
-        bodies.pack(&[order(1, 3), order(1, 4), order(2, 0)], &mut packet);
+        bodies.pack(&[order(1, 3), order(1, 4), order(1, 6), order(2, 0)], &mut packet);
         assert_eq!(packet.bodies, [body(1, "noop", true), body(2, "echo", false)]);
-        assert_eq!(packet.inputs, [input(1, 4)]);
+        assert_eq!(packet.inputs, [input(1, 4), placed]);
+        let mut thief = Bodies::new(Handlers::default());
+        thief.learn(packet.bodies, packet.inputs, true);
+        assert_eq!(thief.begin(&order(1, 6)).unwrap().1, Element { input: None, place: 700 });
     }
 
     #[test]

@@ -21,12 +21,13 @@ use filch_core::{
     Amount, CapabilityId, CapabilitySet, Config, End, ResourceId, Span, TaskId, Time, Vector, WorkerId, WorkerSpec,
 };
 use rustc_hash::FxHashMap;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::bodies::Bodies;
+use super::inbox::{Inbox, Listener};
 use super::load::load;
 use super::peers::{Peers, is_between_peers};
 use super::{Event, WorkerFailure, WorkerOptions};
+use crate::alarm::{Alarm, Bell};
 use crate::clock::Clock;
 use crate::dial::Dial;
 use crate::link::{Arrival, HEAVY, Parcel, weight_of_ending};
@@ -37,8 +38,6 @@ use runs::Runs;
 
 /// Runs that end where they begin, in one turn. The rest waits for the next, so that others are heard in between.
 const AT_ONCE: usize = 1024;
-/// Events that are taken in one turn.
-const EVENTS: usize = 4096;
 /// How often the coordinator is told how steals go, at the most.
 const TELL_STEALS: Span = Span::from_millis(250);
 /// How long a worker that is stopped waits until the coordinator knows what it gives back.
@@ -50,8 +49,6 @@ struct Post {
     others: Vec<Message>,
     began: Vec<Message>,
     ended: Vec<Message>,
-    /// The last one counts.
-    want: Option<Message>,
     packet: Packet,
 }
 
@@ -76,8 +73,8 @@ struct Kept {
 enum Next {
     /// Another, after others had theirs.
     GoOn,
-    /// One when something comes, or then.
-    Wait(Option<std::time::Instant>),
+    /// One when something comes, or when the alarm rings.
+    Wait,
     /// None.
     Leave,
 }
@@ -92,8 +89,9 @@ pub(super) struct Driver {
     options: WorkerOptions,
     card: WorkerCard,
     dial: Dial,
-    sender: UnboundedSender<Event>,
-    early: Vec<Event>,
+    inbox: Inbox,
+    /// What has come, while it is looked at.
+    batch: Vec<Event>,
     /// Where other threads begin what must be begun there.
     runtime: tokio::runtime::Handle,
     clock: Clock,
@@ -118,9 +116,13 @@ pub(super) struct Driver {
     post: Post,
     peers: Peers,
     leaving: Leaving,
+    /// When it was last said that it cannot leave for want of a coordinator.
+    detained: Option<Time>,
     steals_told: (u64, u64, Time),
-    /// Until when its task waits if nothing comes, as far as it knows.
-    waits_until: Option<std::time::Instant>,
+    /// Why it must give up, if that came out in a turn elsewhere.
+    failed: Option<WorkerFailure>,
+    /// Rings when there is something to do even if nothing comes.
+    alarm: Alarm,
 }
 
 impl Driver {
@@ -129,20 +131,21 @@ impl Driver {
         card: WorkerCard,
         dial: Dial,
         contact: Contact,
-        sender: UnboundedSender<Event>,
+        inbox: Inbox,
+        alarm: Alarm,
     ) -> Result<Driver, WorkerFailure> {
         let Contact { answer, out, generation, early } = contact;
         let (machine, config) = new_machine(&card, &answer)?;
         let clock = Clock::new();
         let mut driver = Driver {
-            runs: Runs::new(&options, sender.clone()),
+            runs: Runs::new(&options, inbox.clone()),
             bodies: Bodies::new(options.handlers.clone()),
-            peers: Peers::new(sender.clone(), options.neighbours.clone()),
+            peers: Peers::new(inbox.clone(), options.neighbours.clone()),
             options,
             card,
             dial,
-            sender,
-            early,
+            inbox,
+            batch: early,
             runtime: tokio::runtime::Handle::current(),
             now: clock.now(),
             clock,
@@ -159,49 +162,28 @@ impl Driver {
             endings: FxHashMap::default(),
             post: Post::default(),
             leaving: Leaving::No,
+            detained: None,
             steals_told: (0, 0, Time::ZERO),
-            waits_until: None,
+            failed: None,
+            alarm,
         };
         driver.step(Input::Connected);
         Ok(driver)
     }
 
     /// Works until it leaves.
-    pub(super) async fn run(self, mut inbox: UnboundedReceiver<Event>) -> Result<(), WorkerFailure> {
+    pub(super) async fn run(self, listener: &Listener, bell: &Bell) -> Result<(), WorkerFailure> {
         let driver = Arc::new(Mutex::new(self));
-        let mut batch = {
-            let mut first = locked(&driver);
-            first.runs.report_to(Arc::downgrade(&driver));
-            std::mem::take(&mut first.early)
-        };
-        let timer = tokio::time::sleep(std::time::Duration::ZERO);
-        tokio::pin!(timer);
+        listener.0.belongs_to(Arc::downgrade(&driver));
         loop {
-            let next = {
-                let mut driver = locked(&driver);
-                let next = driver.turn(&mut batch)?;
-                driver.waits_until = if let Next::Wait(until) = next { until } else { None };
-                next
-            };
-            let wake = match next {
+            let next = locked(&driver).turn()?;
+            match next {
                 Next::Leave => return Ok(()),
-                Next::GoOn => {
-                    tokio::task::yield_now().await;
-                    while batch.len() < EVENTS
-                        && let Ok(event) = inbox.try_recv()
-                    {
-                        batch.push(event);
-                    }
-                    continue;
-                }
-                Next::Wait(wake) => wake.map(tokio::time::Instant::from_std),
-            };
-            if let Some(at) = wake.filter(|at| *at != timer.deadline()) {
-                timer.as_mut().reset(at);
-            }
-            tokio::select! {
-                _ = inbox.recv_many(&mut batch, EVENTS) => {}
-                () = &mut timer, if wake.is_some() => {}
+                Next::GoOn => tokio::task::yield_now().await,
+                Next::Wait => tokio::select! {
+                    () = listener.wait() => {}
+                    () = bell.rings() => {}
+                },
             }
         }
     }
@@ -218,21 +200,15 @@ impl Driver {
         [self.machine.next_timer(), self.runs.next_wake(), leave, retry].into_iter().flatten().min()
     }
 
-    /// A program has ended, and the thread that followed it is here and takes a turn. Whoever owns the machine is only woken if
-    /// it has something to do before it would wake anyway.
-    fn ended_here(&mut self, finished: Finished) {
+    /// A turn by whoever has brought something. The task of the worker has the next one, if there must be one at once.
+    pub(super) fn turn_elsewhere(&mut self) {
         let _entered = self.runtime.clone().enter();
-        self.now = self.clock.now();
-        self.end(finished);
-        let goes_on = match self.turn(&mut Vec::new()) {
-            Ok(Next::Wait(None)) => false,
-            Ok(Next::Wait(Some(at))) => self.waits_until.is_none_or(|until| at < until),
-            Ok(Next::GoOn | Next::Leave) | Err(_) => true,
-        };
-        if goes_on {
-            // It goes on for as long as this is there.
-            let _ = self.sender.send(Event::Ended(None));
+        match self.turn() {
+            Ok(Next::Wait) => return,
+            Ok(Next::GoOn | Next::Leave) => {}
+            Err(failure) => self.failed = Some(failure),
         }
+        self.inbox.nudge();
     }
 
     fn end(&mut self, finished: Finished) {
@@ -243,11 +219,17 @@ impl Driver {
     }
 
     /// One turn: all that has come, all that is due, and what follows from it.
-    fn turn(&mut self, batch: &mut Vec<Event>) -> Result<Next, WorkerFailure> {
+    fn turn(&mut self) -> Result<Next, WorkerFailure> {
+        if let Some(failure) = self.failed.take() {
+            return Err(failure);
+        }
         self.now = self.clock.now();
+        let mut batch = std::mem::take(&mut self.batch);
+        self.inbox.take(&mut batch);
         for event in batch.drain(..) {
             self.take(event)?;
         }
+        self.batch = batch;
         self.now = self.clock.now();
         while let Some((task, attempt)) = self.runs.wake(self.now) {
             self.at_once.push_back((task, attempt, End::Done));
@@ -269,7 +251,9 @@ impl Driver {
         Ok(if self.has_left() {
             Next::Leave
         } else if self.at_once.is_empty() {
-            Next::Wait(self.wake_at().map(|at| self.clock.instant(at)))
+            let at = self.wake_at().map(|at| self.clock.instant(at));
+            self.alarm.set(at);
+            Next::Wait
         } else {
             Next::GoOn
         })
@@ -295,8 +279,7 @@ impl Driver {
                 }
             }
             Event::Near { from, parcel } => self.hear_peer(from, *parcel),
-            Event::Ended(Some(finished)) => self.end(*finished),
-            Event::Ended(None) => {}
+            Event::Ended(finished) => self.end(*finished),
             Event::Wrote(shown) => self.post.packet.chunks.push(shown.take()),
             Event::Drain => self.drain(),
             Event::Stop => self.stop(),
@@ -394,7 +377,6 @@ impl Driver {
                 Output::Send { to: Party::Coordinator, message } => match message {
                     Message::Began(_) => self.post.began.extend(began.replace(message)),
                     Message::Ended { .. } => self.post.ended.push(message),
-                    Message::Want { .. } => self.post.want = Some(message),
                     _ => self.post.others.push(message),
                 },
                 Output::Send { to: Party::Worker(peer), message } => {
@@ -468,12 +450,12 @@ impl Driver {
                 self.step(Input::Unreachable(peer));
             }
         }
-        let Post { others: mut messages, mut began, ended, want, mut packet } = std::mem::take(&mut self.post);
+        let Post { others: mut messages, mut began, ended, mut packet } = std::mem::take(&mut self.post);
         if !matches!(self.line, Line::Up(_)) {
             return;
         }
         messages.append(&mut began);
-        if messages.is_empty() && ended.is_empty() && want.is_none() && packet == Packet::default() {
+        if messages.is_empty() && ended.is_empty() && packet == Packet::default() {
             return;
         }
         let told = (self.machine.steal_stats().attempts, self.peers.relayed);
@@ -489,11 +471,15 @@ impl Driver {
             packet.steals = Some(Box::new(steals));
             self.steals_told = (told.0, told.1, self.now);
         }
-        let chunks = std::mem::take(&mut packet.chunks);
+        let (chunks, relays) = (std::mem::take(&mut packet.chunks), std::mem::take(&mut packet.relays));
         let mut parcel = Parcel::of(packet);
         parcel.messages = messages;
-        // What a task wrote comes before its end, and no parcel has too much of either.
+        // What a task wrote comes before its end, and no parcel has too much of anything.
         let mut bytes = 0;
+        for relay in relays {
+            self.make_room(&mut parcel, &mut bytes, relay.packet.len());
+            parcel.packet.relays.push(relay);
+        }
         for chunk in chunks {
             self.make_room(&mut parcel, &mut bytes, chunk.bytes.len());
             parcel.packet.chunks.push(chunk);
@@ -504,7 +490,6 @@ impl Driver {
             parcel.packet.endings.extend(ending);
             parcel.messages.push(message);
         }
-        parcel.messages.extend(want);
         self.send_parcel(parcel);
     }
 

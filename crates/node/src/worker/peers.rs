@@ -10,9 +10,9 @@ use filch_core::wire::talk::{Packet, Peer, Relay};
 use filch_core::{Span, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
-use tokio::sync::mpsc::UnboundedSender;
 
 use super::Event;
+use super::inbox::Inbox;
 use crate::dial::{DialError, knock};
 use crate::link::{Outgoing, Parcel};
 
@@ -27,7 +27,7 @@ const MOST_KNOWN: usize = 4096;
 
 /// Workers in this process that reach each other without a socket. Those that share it must belong to one coordinator.
 #[derive(Clone, Default)]
-pub struct Neighbours(Arc<Mutex<FxHashMap<u64, UnboundedSender<Event>>>>);
+pub struct Neighbours(Arc<Mutex<FxHashMap<u64, Inbox>>>);
 
 impl std::fmt::Debug for Neighbours {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -36,10 +36,10 @@ impl std::fmt::Debug for Neighbours {
 }
 
 impl Neighbours {
-    fn change(&self, own: Option<WorkerId>, to: Option<WorkerId>, inbox: &UnboundedSender<Event>) {
+    fn change(&self, own: Option<WorkerId>, to: Option<WorkerId>, inbox: &Inbox) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = own
-            && all.get(&own.to_bits()).is_some_and(|entry| entry.same_channel(inbox))
+            && all.get(&own.to_bits()).is_some_and(|entry| entry.is(inbox))
         {
             all.remove(&own.to_bits());
         }
@@ -48,7 +48,7 @@ impl Neighbours {
         }
     }
 
-    fn find(&self, peer: WorkerId) -> Option<UnboundedSender<Event>> {
+    fn find(&self, peer: WorkerId) -> Option<Inbox> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&peer.to_bits()).cloned()
     }
 }
@@ -75,7 +75,7 @@ struct Link {
 
 /// All peers of a worker.
 pub(super) struct Peers {
-    inbox: UnboundedSender<Event>,
+    inbox: Inbox,
     neighbours: Option<Neighbours>,
     own: Option<WorkerId>,
     cards: FxHashMap<WorkerId, Peer>,
@@ -88,7 +88,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(inbox: UnboundedSender<Event>, neighbours: Option<Neighbours>) -> Peers {
+    pub(super) fn new(inbox: Inbox, neighbours: Option<Neighbours>) -> Peers {
         Peers {
             inbox,
             neighbours,
@@ -154,10 +154,11 @@ impl Peers {
         for peer in std::mem::take(&mut self.dirty) {
             let Some(link) = self.links.get_mut(&peer) else { continue };
             link.dirty = false;
-            let parcel = std::mem::take(&mut link.parcel);
-            if let Some(parcel) = self.send(peer, parcel, now) {
+            for parcel in std::mem::take(&mut link.parcel).in_parts() {
+                let Some(parcel) = self.send(peer, parcel, now) else { continue };
                 match &mut relays {
                     Some(relays) => self.relay(peer, parcel, relays),
+                    None if unreachable.last() == Some(&peer) => {}
                     None => unreachable.push(peer),
                 }
             }
@@ -197,7 +198,7 @@ impl Peers {
         let inbox = self.inbox.clone();
         tokio::spawn(async move {
             let deliver = inbox.clone();
-            let deliver = move |arrival| deliver.send(Event::Peer { peer, number, arrival }).is_ok();
+            let deliver = move |arrival| deliver.hand_over(Event::Peer { peer, number, arrival });
             let outcome = knock(&card, own.to_bits(), deliver).await;
             // Nobody listens any more if the worker has ended.
             let _ = inbox.send(Event::Knocked { peer, number, outcome });

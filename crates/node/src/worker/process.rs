@@ -14,6 +14,7 @@ use filch_core::attempt_in_life;
 use filch_core::wire::Order;
 use filch_core::wire::talk::{Chunk, Ending, InputSort, Program, Work, number_of};
 
+use super::bodies::Element;
 use crate::exec::{self, Command, Limits, Stream};
 use crate::template::{Reader, TemplateError, Values, fill};
 
@@ -22,9 +23,9 @@ const KEPT: usize = 64 << 10;
 /// Bytes of output that may be on their way to those who look on.
 const ON_THE_WAY: usize = 1 << 20;
 
-/// The number of an element, as its submitter counts.
-pub(super) fn number(work: &Work, index: u32) -> i64 {
-    number_of(work.first, work.step, index)
+/// The number of the element at a place, as its submitter counts.
+pub(super) fn number(work: &Work, place: u32) -> i64 {
+    number_of(work.first, work.step, place)
 }
 
 /// What every task of a worker is told of it.
@@ -33,20 +34,22 @@ pub(super) struct Surroundings {
     pub(super) worker: String,
     /// Where the access file is, so that tasks can submit tasks.
     pub(super) access: Option<PathBuf>,
+    /// By what its guard knows them.
+    pub(super) life: Option<String>,
 }
 
 /// The command of a task.
 pub(super) fn command(
     work: &Work,
     order: &Order,
-    input: Option<&Bytes>,
+    element: &Element,
     around: &Surroundings,
 ) -> Result<Command, TemplateError> {
-    let number = number(work, order.index);
-    let text = input.filter(|_| work.input() != InputSort::Bytes);
+    let (place, number) = (element.place, number(work, element.place));
+    let text = element.input.as_ref().filter(|_| work.input() != InputSort::Bytes);
     let json = text.filter(|_| work.placeholders && work.input() == InputSort::Json);
     let json = json.and_then(|text| serde_json::from_slice::<serde_json::Value>(text).ok());
-    let values = Values { number, index: order.index, input: text.map(|text| &**text), json: json.as_ref() };
+    let values = Values { number, index: place, input: text.map(|text| &**text), json: json.as_ref() };
     let filled = |text: &Bytes, reader| -> Result<OsString, TemplateError> {
         let bytes = if work.placeholders { fill(text, &values, reader)? } else { text.to_vec() };
         Ok(OsString::from_vec(bytes))
@@ -62,7 +65,7 @@ pub(super) fn command(
     };
     command.stdin = work.stdin.to_vec();
     command.env_clear = work.env_clear;
-    command.env = environment(work, order, number, text, around);
+    command.env = environment(work, order, (place, number), text, around);
     command.cwd = work.cwd.as_ref().map(|cwd| Path::new(std::ffi::OsStr::from_bytes(cwd)).to_path_buf());
     command.limits = Limits { memory: work.memory_limit, cpu_time: work.cpu_limit_nanos.map(Duration::from_nanos) };
     if let Some(grace) = work.grace_nanos {
@@ -77,20 +80,23 @@ pub(super) fn command(
 fn environment(
     work: &Work,
     order: &Order,
-    number: i64,
+    (place, number): (u32, i64),
     input: Option<&Bytes>,
     around: &Surroundings,
 ) -> Vec<(OsString, OsString)> {
     let mut env: Vec<(OsString, OsString)> = Vec::with_capacity(work.env.len() + 8);
     let mut set = |name: &str, value: String| env.push((name.into(), value.into()));
     set("FILCH_TASK", number.to_string());
-    set("FILCH_INDEX", order.index.to_string());
+    set("FILCH_INDEX", place.to_string());
     set("FILCH_JOB", work.job.to_string());
     set("FILCH_ATTEMPT", attempt_in_life(order.held.attempt).to_string());
     set("FILCH_TASK_ID", order.held.task.to_bits().to_string());
     set("FILCH_WORKER", around.worker.clone());
     // Set in any case: the one of this process, or the usual place, is that of another cluster.
     env.push(("FILCH_ACCESS".into(), around.access.clone().unwrap_or_default().into()));
+    if let Some(life) = &around.life {
+        env.push((exec::MARK.into(), life.into()));
+    }
     if let Some(input) = input {
         env.push(("FILCH_INPUT".into(), OsString::from_vec(input.to_vec())));
     }

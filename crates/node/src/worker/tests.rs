@@ -290,6 +290,46 @@ async fn peers_that_cannot_reach_each_other_steal_through_the_coordinator() {
     assert!(house.relayed() > 0);
 }
 
+/// What a thief takes may be more than a connection carries at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offer_heavier_than_any_packet_arrives() {
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let listening =
+        |name| WorkerOptions { listen: Some("127.0.0.1:0".parse().unwrap()), slots: 1, ..WorkerOptions::new(name) };
+    let cut_off = |name| WorkerOptions { advertise: Some(nowhere.clone()), ..listening(name) };
+    for all in [[listening("first"), listening("second")], [cut_off("first"), cut_off("second")]] {
+        let house = House::open(&format!("{PUSHING}\nstealing: {{ take: half }}")).await;
+        let [first, second] = all;
+        let first = start(&house, first);
+        house.until("the first is there", |house| house.worker("first").is_some()).await;
+        let pinned = TaskSpec { pin: house.worker("first"), ..TaskSpec::default() };
+        let place = tempfile::tempdir().unwrap();
+        let (gate, mark) = (place.path().join("gate"), place.path().join("mark"));
+        let script =
+            format!("echo x; echo > {}; while [ ! -e {} ]; do sleep 0.01; done", mark.display(), gate.display());
+        let busy = house.submit(&Work { program: Some(Program::Shell(script.into())), ..Work::default() }, pinned);
+        house.until("it runs", |_| mark.exists()).await;
+        let heavy = Work { stdin: Bytes::from(vec![b'x'; 3_000_000]), ..call("noop", "") };
+        for _ in 0..64 {
+            house.submit(&heavy, TaskSpec { seeded: house.worker("first"), ..TaskSpec::default() });
+        }
+        // What is asked for after them is answered after they have come.
+        house.look(busy);
+        house.until("all have come", |house| house.shown(busy, false) == "x\n").await;
+        // The first is busy with something else, so whatever ends was stolen: at once, 96 MB of it.
+        let second = start(&house, second);
+        house.until("half was stolen", |house| house.count(Status::Completed) >= 32).await;
+        assert!(house.stolen() >= 32, "{}", house.state());
+        std::fs::write(&gate, "").unwrap();
+        house.settled(65).await;
+        assert_eq!(house.count(Status::Completed), 65);
+        for (handle, ending) in [first, second] {
+            handle.drain();
+            end(ending).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_shown_to_those_who_look_on() {
     let house = House::open("").await;

@@ -131,11 +131,11 @@ impl<'w> Story<'w> {
 
     fn tell(&mut self, open: &mut Open, at: Time, mark: Mark) {
         match mark {
-            Mark::Submitted { .. } => {
+            Mark::Submitted { .. } | Mark::Spawned { .. } => {
                 self.start = self.start.min(at);
                 self.count(at, 1, 0);
             }
-            Mark::Began { task, node } => self.begin(open, at, task, node),
+            Mark::Began { task, node, .. } => self.begin(open, at, task, node),
             Mark::Ended { task, node, failed } => {
                 let ending = if failed { Ending::Failed } else { Ending::Well };
                 self.finish(open, at, (task, node), ending);

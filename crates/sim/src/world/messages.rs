@@ -64,7 +64,14 @@ impl World {
     }
 
     /// Sends what one step has said, a frame for every place.
+    #[inline]
     pub(super) fn transmit(&mut self) {
+        if !self.open.is_empty() {
+            self.transmit_all();
+        }
+    }
+
+    fn transmit_all(&mut self) {
         for at in 0..self.open.len() {
             self.transmit_frame(self.open[at]);
         }
@@ -72,7 +79,7 @@ impl World {
     }
 
     fn transmit_frame(&mut self, at: u32) {
-        let route = self.frames[at as usize].route;
+        let route = &self.frames[at as usize].route;
         if let (Sender::Coordinator, Some(node)) = (route.from, route.to) {
             self.lines[node as usize].open = NONE;
         }
@@ -80,6 +87,7 @@ impl World {
             self.calendar.push(self.now + self.setting.network.latency, Happening::Deliver(at));
             return;
         }
+        let route = *route;
         let seat = self.seats[route.seat as usize].part;
         let part = |node: Option<u32>| node.map_or(seat, |node| self.nodes[node as usize].part);
         let from = match route.from {

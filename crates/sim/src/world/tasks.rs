@@ -47,7 +47,9 @@ impl World {
     pub(super) fn arrived(&mut self, index: u32) {
         self.counts.submitted += 1;
         self.fates[index as usize].arrived = self.now;
-        self.mark(|| Mark::Submitted { task: index });
+        let spawner = self.workload.tasks[index as usize].spawned_by;
+        let node = if spawner == NONE { NONE } else { self.fates[spawner as usize].node };
+        self.mark(|| if node == NONE { Mark::Submitted { task: index } } else { Mark::Spawned { task: index, node } });
     }
 
     pub(super) fn refuse(&mut self, index: u32) {
@@ -118,7 +120,8 @@ impl World {
         } else {
             self.calendar.push(until, Happening::RunEnds { node, run, generation });
         }
-        self.mark(|| Mark::Began { task: index, node });
+        let queued = self.nodes[node as usize].machine.depth();
+        self.mark(|| Mark::Began { task: index, node, queued });
         if let Some(watch) = &mut self.watch {
             watch.may_begin(&self.workload, &self.fates, order, node, &self.nodes[node as usize].spec);
         }

@@ -269,6 +269,10 @@ pub struct Array {
     /// From one to the next.
     #[prost(sint64, tag = "5")]
     pub step: i64,
+    /// If these are some elements of a larger array, their places there, as [`place_runs`](super::place_runs) writes them; `first`
+    /// is then the number of the first of that one.
+    #[prost(uint32, repeated, tag = "6")]
+    pub places: Vec<u32>,
 }
 
 /// What a client is told.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::Progress;
+use super::{Numbers, Places, Progress};
 
 /// What a coordinator writes at once: the records of the machine, and what drivers must know beside them.
 #[derive(Clone, PartialEq, Message)]
@@ -90,6 +90,19 @@ pub struct JobCard {
     /// Names of its tasks, where they have some.
     #[prost(string, repeated, tag = "13")]
     pub task_names: Vec<String>,
+    /// As in [`Array`](super::Array).
+    #[prost(uint32, repeated, tag = "16")]
+    pub places: Vec<u32>,
+}
+
+impl JobCard {
+    /// How its tasks are numbered.
+    #[must_use]
+    pub fn numbers(&self) -> Numbers {
+        // What is no list of places was refused before.
+        let places = if self.places.is_empty() { None } else { Places::read(&self.places) };
+        Numbers::new(self.first, self.step, places)
+    }
 }
 
 /// A worker joined.

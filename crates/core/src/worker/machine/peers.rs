@@ -5,6 +5,7 @@ use crate::capabilities::CapabilityBits;
 use crate::config::Stealing;
 use crate::ids::{TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
+use crate::resources::Vector;
 use crate::steal::{self, Choice, Hunger, Loot, Peers as _, StealOutcome};
 use crate::time::{Span, Time};
 use crate::tracker::expected_end;
@@ -22,7 +23,6 @@ impl WorkerMachine {
                 let on_the_way = self.patience();
                 self.peers.refused(peer, depth, self.now, on_the_way);
                 if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
-                    self.tried.push(peer);
                     self.steal_ended(Some(peer), self.asked_since(), StealOutcome::Rejection, out);
                 } else if self.waits_for_news() && !self.peers.is_empty() {
                     // Too late for the question, but it has something now.
@@ -91,6 +91,7 @@ impl WorkerMachine {
             entry.place = Place::Offered;
             let mut order = (*entry.order).clone();
             order.held.hop += 1;
+            order.begins = false;
             self.offered.insert(task, (order.held, peer, due));
             self.offers.insert((due, task));
             orders.push(order);
@@ -115,23 +116,26 @@ impl WorkerMachine {
             if self.denied.contains(&held) {
                 continue;
             }
-            mine.push(held);
             if makes(Mistake::LoseGrant) && !self.queue.is_empty() {
+                mine.push(held);
                 continue;
             }
-            self.take(order, out);
-            self.send(Message::Moved { held, to: own }, out);
+            // What is not accepted stays with the victim until the coordinator has ruled.
+            if self.take(order, out) {
+                mine.push(held);
+                self.send(Message::Moved { held, to: own }, out);
+            }
         }
+        let outcome = if mine.is_empty() { StealOutcome::Rejection } else { StealOutcome::Success };
         out.push(Output::Send { to: Party::Worker(victim), message: Message::Accept { holds: mine } });
         if matches!(self.thief, Thief::Asked { request: asked, .. } if asked == request) {
-            self.steal_ended(Some(victim), self.asked_since(), StealOutcome::Success, out);
+            self.steal_ended(Some(victim), self.asked_since(), outcome, out);
         }
     }
 
     pub(super) fn unreachable(&mut self, peer: WorkerId, out: &mut Vec<Output>) {
         self.peers.forget(peer);
         if matches!(self.thief, Thief::Asked { victim, .. } if victim == peer) {
-            self.tried.push(peer);
             self.steal_ended(Some(peer), None, StealOutcome::NetworkError, out);
         }
     }
@@ -162,13 +166,22 @@ impl WorkerMachine {
         if success {
             self.failures = 0;
             self.tried.clear();
+            return;
+        }
+        self.failures += 1;
+        self.tried.extend(victim);
+        let nobody_left = victim.is_none() || self.peers.is_empty();
+        if nobody_left || self.tried.len() as u32 >= self.stealing.max_retries {
+            self.pause();
+        } else if matches!(outcome, StealOutcome::Timeout | StealOutcome::NetworkError) {
+            // Something is wrong on the way, and more questions do not mend it.
+            let Stealing { retry_backoff, backoff_max, backoff_jitter, .. } = self.stealing;
+            let before = self.tried.len() as u32 - 1;
+            let longest = backoff_max.max(retry_backoff);
+            let pause = steal::backoff(&mut self.rng, retry_backoff, longest, backoff_jitter, before);
+            self.thief = Thief::Retry { until: self.now + pause };
         } else {
-            self.failures += 1;
-            if self.tried.len() as u32 >= self.stealing.max_retries || victim.is_none() {
-                self.pause();
-            } else {
-                self.consider_stealing(out);
-            }
+            self.consider_stealing(out);
         }
     }
 
@@ -194,6 +207,21 @@ impl WorkerMachine {
     fn is_done_soon(&self) -> bool {
         let share = self.running.len() as f64 / f64::from(self.spec.slots.max(1));
         self.duration_s.is_some_and(|duration| duration * share <= self.round_trip_s)
+    }
+
+    /// What a task could have that begins here next: what is free now and, if no slot is, what the run has that should end
+    /// first. A thief that takes what it cannot begin would only be robbed of it by the next. How many it takes is another
+    /// question: where the way is long, more than it can begin at once.
+    fn soon_free(&self) -> Vector {
+        let mut reserved = self.reserved.clone();
+        if self.running.len() >= self.spec.slots as usize {
+            let runs = self.running.iter().filter_map(|task| self.held.get(*task));
+            let first = runs.min_by_key(|entry| expected_end(self.now, entry.since, entry.order.expected));
+            if let Some(entry) = first {
+                reserved.remove(&entry.order.demand);
+            }
+        }
+        self.capacity.without(&reserved)
     }
 
     /// Looks for work with its peers if it has too little and the coordinator has none.
@@ -226,7 +254,7 @@ impl WorkerMachine {
                 let ask = Ask {
                     request,
                     capabilities: self.spec.capabilities.clone(),
-                    resources: self.capacity.clone(),
+                    resources: self.soon_free(),
                     speed: self.spec.speed,
                     free: self.spec.slots.saturating_sub(self.running.len() as u32),
                 };

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use filch_core::Status;
-use filch_core::wire::talk::{Graph, JobCard, Part, Parts, Submit};
+use filch_core::wire::talk::{Graph, JobCard, Numbers, Part, Parts, Submit};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
@@ -22,6 +22,7 @@ const READ: usize = 64 << 20;
 /// The tasks of a job.
 struct Listing {
     card: JobCard,
+    numbers: Numbers,
     done: bool,
     /// What is known of them, by position.
     known: FxHashMap<u32, TaskView>,
@@ -45,10 +46,11 @@ impl Listing {
             },
         };
         let workers = history.workers()?;
-        let mut listing = Listing { card, done, known: current, endings: FxHashMap::default() };
+        let mut listing =
+            Listing { numbers: card.numbers(), card, done, known: current, endings: FxHashMap::default() };
         history.tasks(number, 0..=u64::from(u32::MAX), |outcome| {
             let index = outcome.index as u32;
-            listing.known.insert(index, past_view(&listing.card, &outcome, &workers, None));
+            listing.known.insert(index, past_view((&listing.card, &listing.numbers), &outcome, &workers, None));
             if outcome.ending > 0 && outcome.status != Status::Completed {
                 listing.endings.insert(index, outcome.ending);
             }
@@ -67,7 +69,11 @@ impl Listing {
             }
             // What is neither here nor there waits, as elements of an array do.
             let view = self.known.remove(&index);
-            let view = if self.done { view } else { Some(view.unwrap_or_else(|| blank_view(&self.card, index))) };
+            let view = if self.done {
+                view
+            } else {
+                Some(view.unwrap_or_else(|| blank_view(&self.card, &self.numbers, index)))
+            };
             views.extend(view.filter(&wanted));
         }
         views

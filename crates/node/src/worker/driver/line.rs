@@ -3,12 +3,15 @@
 use filch_core::wire::talk::{Answer, Role, WorkerCard};
 use filch_core::worker::Input;
 use filch_core::{Span, Time};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::{Driver, Leaving, new_machine};
 use crate::dial::{Dial, DialError};
 use crate::link::Outgoing;
+use crate::worker::inbox::{Inbox, Listener};
 use crate::worker::{Event, WorkerFailure, WorkerOptions};
+
+/// How often it is said that results wait for a coordinator that is gone.
+const MENTION: Span = Span::from_secs(30);
 
 /// How a worker stands with its coordinator.
 pub(in crate::worker) enum Line {
@@ -34,21 +37,19 @@ pub(in crate::worker) async fn first_contact(
     dial: &Dial,
     card: &WorkerCard,
     options: &WorkerOptions,
-    inbox: &mut UnboundedReceiver<Event>,
-    sender: &UnboundedSender<Event>,
+    listener: &Listener,
 ) -> Result<Option<Contact>, WorkerFailure> {
     let mut early = Vec::new();
     let mut generation = 0;
     loop {
         generation += 1;
-        let connecting = dial.connect(Role::Worker(card.clone()), deliver(sender.clone(), generation));
+        let connecting = dial.connect(Role::Worker(card.clone()), deliver(listener.0.clone(), generation));
         tokio::pin!(connecting);
         let outcome = loop {
             tokio::select! {
                 outcome = &mut connecting => break outcome,
-                event = inbox.recv() => match event {
-                    Some(Event::Drain | Event::Stop) | None => return Ok(None),
-                    Some(event) => early.push(event),
+                () = listener.wait() => if is_to_leave(listener, &mut early) {
+                    return Ok(None);
                 },
             }
         };
@@ -66,20 +67,23 @@ pub(in crate::worker) async fn first_contact(
         loop {
             tokio::select! {
                 () = &mut pausing => break,
-                event = inbox.recv() => match event {
-                    Some(Event::Drain | Event::Stop) | None => return Ok(None),
-                    Some(event) => early.push(event),
+                () = listener.wait() => if is_to_leave(listener, &mut early) {
+                    return Ok(None);
                 },
             }
         }
     }
 }
 
-fn deliver(
-    inbox: UnboundedSender<Event>,
-    generation: u64,
-) -> impl Fn(crate::link::Arrival) -> bool + Send + Sync + 'static {
-    move |arrival| inbox.send(Event::Coordinator { generation, arrival }).is_ok()
+/// Takes what has come; whether the worker is to leave.
+fn is_to_leave(listener: &Listener, early: &mut Vec<Event>) -> bool {
+    let before = early.len();
+    listener.0.take(early);
+    early[before..].iter().any(|event| matches!(event, Event::Drain | Event::Stop))
+}
+
+fn deliver(inbox: Inbox, generation: u64) -> impl Fn(crate::link::Arrival) -> bool + Send + Sync + 'static {
+    move |arrival| inbox.send(Event::Coordinator { generation, arrival })
 }
 
 impl Driver {
@@ -156,19 +160,41 @@ impl Driver {
         if matches!(self.line, Line::Up(_)) && self.now.since(self.heard) > self.lease {
             self.lost("it has not answered for a whole lease");
         }
+        self.mention_what_waits();
         let Line::Down { retry } = self.line else { return };
         if retry > self.now {
             return;
         }
         self.generation += 1;
         self.line = Line::Dialing { gone: false };
-        let (dial, sender, generation) = (self.dial.clone(), self.sender.clone(), self.generation);
+        let (dial, inbox, generation) = (self.dial.clone(), self.inbox.clone(), self.generation);
         let known = self.machine.id().map(filch_core::WorkerId::to_bits);
         let role = Role::Worker(WorkerCard { known, ..self.card.clone() });
         tokio::spawn(async move {
-            let outcome = dial.connect(role, deliver(sender.clone(), generation)).await;
+            let outcome = dial.connect(role, deliver(inbox.clone(), generation)).await;
             // Nobody listens any more if the worker has ended.
-            let _ = sender.send(Event::Connected { generation, outcome });
+            let _ = inbox.send(Event::Connected { generation, outcome });
         });
+    }
+
+    /// Says now and then why a worker with nothing left to do does not leave: nobody takes its results.
+    fn mention_what_waits(&mut self) {
+        let idle = self.runs.is_empty() && self.at_once.is_empty();
+        let is_detained = self.leaving == Leaving::Drained && idle && !matches!(self.line, Line::Up(_));
+        if !is_detained || self.detained.is_some_and(|at| self.now.since(at) < MENTION) {
+            return;
+        }
+        let (results, unbegun) = (self.machine.unnoted(), self.machine.holds().count());
+        if results + unbegun == 0 {
+            return;
+        }
+        self.detained = Some(self.now);
+        tracing::warn!(
+            results,
+            unbegun,
+            coordinator = %self.dial,
+            "this worker is done but stays: its results wait for a coordinator that cannot be reached, and are reported when it is back. \
+             Stopped now (Ctrl-C or SIGTERM once more) it leaves without them, and their tasks are run again elsewhere"
+        );
     }
 }

@@ -3,20 +3,19 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::wire::Order;
 use filch_core::wire::talk::Ending;
 use filch_core::{Cause, End, Held, Span, TaskId, Time, attempt_in_life};
 use rustc_hash::{FxHashMap, FxHashSet};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 
-use super::super::bodies::{Action, Prepared};
+use super::super::bodies::{Action, Element, Prepared};
 use super::super::call::{Call, CallFailure, call};
+use super::super::inbox::Inbox;
 use super::super::process::{Surroundings, Tap, command, ending, number};
-use super::Driver;
 use crate::exec::{self, Executor, Running};
 use crate::worker::{Event, WorkerOptions};
 
@@ -73,9 +72,7 @@ struct Run {
 
 /// Everything that runs.
 pub(super) struct Runs {
-    inbox: UnboundedSender<Event>,
-    /// Whose it is, for the threads that follow programs.
-    driver: Weak<Mutex<Driver>>,
+    inbox: Inbox,
     around: Surroundings,
     slots: usize,
     largest_result: usize,
@@ -88,11 +85,14 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn new(options: &WorkerOptions, inbox: UnboundedSender<Event>) -> Runs {
+    pub(super) fn new(options: &WorkerOptions, inbox: Inbox) -> Runs {
         Runs {
             inbox,
-            driver: Weak::new(),
-            around: Surroundings { worker: options.name.clone(), access: options.access_file.clone() },
+            around: Surroundings {
+                worker: options.name.clone(),
+                access: options.access_file.clone(),
+                life: options.life.clone(),
+            },
             slots: options.slots.max(1) as usize,
             largest_result: options.largest_result,
             executor: None,
@@ -103,28 +103,22 @@ impl Runs {
         }
     }
 
-    /// Threads that followed a program to its end may look in there.
-    pub(super) fn report_to(&mut self, driver: Weak<Mutex<Driver>>) {
-        self.driver = driver;
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
     /// Begins to do what an order says.
-    pub(super) fn start(&mut self, order: &Order, prepared: &Prepared, input: Option<Bytes>, now: Time) -> Started {
-        let input = input.or_else(|| prepared.work.given.clone());
+    pub(super) fn start(&mut self, order: &Order, prepared: &Prepared, element: Element, now: Time) -> Started {
         match &prepared.action {
             Action::Noop => Started::Done(Bytes::new()),
-            Action::Echo => self.limited(input.unwrap_or_else(|| prepared.work.stdin.clone())),
-            Action::Sleep => self.sleep(order, &input.unwrap_or_else(|| prepared.work.stdin.clone()), now),
+            Action::Echo => self.limited(element.read(&prepared.work)),
+            Action::Sleep => self.sleep(order, &element.read(&prepared.work), now),
             Action::Call(handler) => {
                 let serial = self.serial();
                 let call_of = Call {
-                    input: input.unwrap_or_else(|| prepared.work.stdin.clone()),
-                    number: number(&prepared.work, order.index),
-                    index: order.index,
+                    number: number(&prepared.work, element.place),
+                    index: element.place,
+                    input: element.read(&prepared.work),
                     job: prepared.work.job,
                     task: order.held.task.to_bits(),
                     attempt: attempt_in_life(order.held.attempt),
@@ -135,7 +129,7 @@ impl Runs {
                 self.enter(order, serial, What::Call(Abort(task.abort_handle())));
                 Started::Runs
             }
-            Action::Process => self.process(order, prepared, input.as_ref()),
+            Action::Process => self.process(order, prepared, &element),
             Action::Impossible(why, retry) => Started::Failed(why.clone(), *retry),
         }
     }
@@ -199,23 +193,24 @@ impl Runs {
         self.runs.remove(&task)
     }
 
-    fn process(&mut self, order: &Order, prepared: &Prepared, input: Option<&Bytes>) -> Started {
-        let command = match command(&prepared.work, order, input, &self.around) {
+    fn process(&mut self, order: &Order, prepared: &Prepared, element: &Element) -> Started {
+        let command = match command(&prepared.work, order, element, &self.around) {
             Ok(command) => command,
             Err(error) => return Started::Failed(error.to_string(), false),
         };
         let (task, serial) = (order.held.task, self.serial());
         let inbox = self.inbox.clone();
-        // Nobody wants to see it if the worker has ended.
-        let tap =
-            Tap::new(task.to_bits(), order.held.attempt, move |shown| drop(inbox.send(Event::Wrote(Box::new(shown)))));
+        let tap = Tap::new(task.to_bits(), order.held.attempt, move |shown| {
+            // Nobody wants to see it if the worker has ended.
+            let _ = inbox.send(Event::Wrote(Box::new(shown)));
+        });
         if self.looked_at.contains(&task.to_bits()) {
             tap.look(true);
         }
-        let (inbox, driver, wrote) = (self.inbox.clone(), self.driver.clone(), Arc::clone(&tap));
+        let (inbox, wrote) = (self.inbox.clone(), Arc::clone(&tap));
         let done = Box::new(move |outcome| {
             let finished = Finished { task, serial, how: How::Process(outcome) };
-            report(finished, &driver, &inbox, wrote.is_on_the_way());
+            report(finished, &inbox, wrote.is_on_the_way());
         });
         let executor = self.executor.get_or_insert_with(|| Executor::new(self.slots));
         let running = executor.start(command, Some(tap.watch()), done);
@@ -259,7 +254,7 @@ impl Runs {
                 What::Call(abort) => abort.0.abort(),
                 What::Sleep => {
                     let finished = Finished { task: *task, serial: run.serial, how: How::Vanished };
-                    let _ = self.inbox.send(Event::Ended(Some(Box::new(finished))));
+                    let _ = self.inbox.send(Event::Ended(Box::new(finished)));
                 }
             }
         }
@@ -295,26 +290,15 @@ impl Runs {
 }
 
 /// A program has ended. What it wrote comes before its end, so that is not overtaken if it is still on the way.
-fn report(finished: Finished, driver: &Weak<Mutex<Driver>>, inbox: &UnboundedSender<Event>, wrote: bool) {
-    if !wrote && let Some(driver) = driver.upgrade() {
-        // Whoever is there will not be long, but may have been put aside for another program.
-        let here = match driver.try_lock() {
-            Ok(here) => Some(here),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        if let Some(mut here) = here {
-            here.ended_here(finished);
-            return;
-        }
-    }
+fn report(finished: Finished, inbox: &Inbox, wrote: bool) {
+    let ended = Event::Ended(Box::new(finished));
     // Nobody listens any more if the worker has ended.
-    let _ = inbox.send(Event::Ended(Some(Box::new(finished))));
+    let _ = if wrote { inbox.send(ended) } else { inbox.hand_over(ended) };
 }
 
 /// Tells the worker how a function ended, whatever becomes of it.
 struct Report {
-    inbox: UnboundedSender<Event>,
+    inbox: Inbox,
     task: TaskId,
     serial: u64,
     how: How,
@@ -330,7 +314,7 @@ impl Drop for Report {
     fn drop(&mut self) {
         let how = std::mem::replace(&mut self.how, How::Vanished);
         let finished = Finished { task: self.task, serial: self.serial, how };
-        let _ = self.inbox.send(Event::Ended(Some(Box::new(finished))));
+        let _ = self.inbox.send(Event::Ended(Box::new(finished)));
     }
 }
 

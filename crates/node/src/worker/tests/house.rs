@@ -306,11 +306,17 @@ impl Inner {
         match &message {
             Message::Hand { orders, .. } => {
                 for order in orders {
+                    self.began += u64::from(order.begins);
                     let (work, shared) = self.works[&order.payload].clone();
                     packet.bodies.push(Body { handle: order.payload, work, shared });
                     let input = self.inputs.get(&order.payload).and_then(|all| all.get(order.index as usize));
                     let (handle, index) = (order.payload, order.index);
-                    packet.inputs.extend(input.map(|bytes| ElementInput { handle, index, bytes: bytes.clone() }));
+                    packet.inputs.extend(input.map(|bytes| ElementInput {
+                        handle,
+                        index,
+                        bytes: bytes.clone(),
+                        ..ElementInput::default()
+                    }));
                 }
             }
             Message::Digest(peers) => {

@@ -1,0 +1,190 @@
+//! Wakes the task that waits for it at a moment that anybody may change.
+//!
+//! Timers of tokio ring on whole milliseconds, and one that is set to an earlier moment wakes its runtime at once to tell it so.
+//! Where the system has timers that can be waited for like sockets, this is one of those: it is exact, and setting it is one call.
+
+use std::io;
+use std::time::Instant;
+
+#[cfg(target_os = "linux")]
+pub(crate) use exact::{Alarm, Bell};
+#[cfg(not(target_os = "linux"))]
+pub(crate) use plain::{Alarm, Bell};
+
+/// An alarm, and what rings.
+///
+/// # Errors
+/// If the system has none left. Must be called within a runtime.
+pub(crate) fn alarm() -> io::Result<(Alarm, Bell)> {
+    #[cfg(target_os = "linux")]
+    return exact::new();
+    #[cfg(not(target_os = "linux"))]
+    Ok(plain::new())
+}
+
+#[cfg(target_os = "linux")]
+mod exact {
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    };
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    use super::{Instant, io};
+
+    pub(crate) struct Alarm {
+        timer: Arc<OwnedFd>,
+        at: Option<Instant>,
+    }
+
+    pub(crate) struct Bell(AsyncFd<Arc<OwnedFd>>);
+
+    pub(super) fn new() -> io::Result<(Alarm, Bell)> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = Arc::new(timerfd_create(TimerfdClockId::Monotonic, flags)?);
+        Ok((Alarm { timer: Arc::clone(&timer), at: None }, Bell(registered(timer)?)))
+    }
+
+    // Deprecated because not every type keeps its descriptor open; this one does. The new name for it is unsafe to call.
+    #[allow(deprecated, reason = "an owned descriptor stays open and the same")]
+    fn registered(timer: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
+        AsyncFd::with_interest(timer, Interest::READABLE)
+    }
+
+    impl Alarm {
+        /// Rings then, and not before; never, if there is no such moment. One that has rung must be set again, also if that is in
+        /// the past.
+        pub(crate) fn set(&mut self, at: Option<Instant>) {
+            let now = Instant::now();
+            if at == self.at && at.is_none_or(|at| at > now) {
+                return;
+            }
+            self.at = at;
+            let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
+            // Nothing at all would mean never.
+            let span = at.map(|at| at.saturating_duration_since(now).max(Duration::from_nanos(1)));
+            let value = span.map_or(nothing, |span| Timespec {
+                tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(span.subsec_nanos()),
+            });
+            // It fails only for numbers that are none, and these are.
+            let setting = Itimerspec { it_interval: nothing, it_value: value };
+            let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting);
+        }
+    }
+
+    impl Bell {
+        /// Waits until it rings.
+        pub(crate) async fn rings(&self) {
+            loop {
+                let Ok(mut ready) = self.0.readable().await else { return };
+                let heard = rustix::io::read(self.0.get_ref(), &mut [0; 8]);
+                ready.clear_ready();
+                if heard.is_ok() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(any(test, not(target_os = "linux")))]
+#[cfg_attr(target_os = "linux", allow(dead_code, reason = "only its test uses it where there is something better"))]
+mod plain {
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use tokio::sync::Notify;
+
+    use super::Instant;
+
+    #[derive(Default)]
+    struct Shared {
+        at: Mutex<Option<Instant>>,
+        changed: Notify,
+    }
+
+    pub(crate) struct Alarm(Arc<Shared>);
+
+    pub(crate) struct Bell(Arc<Shared>);
+
+    pub(super) fn new() -> (Alarm, Bell) {
+        let shared = Arc::<Shared>::default();
+        (Alarm(Arc::clone(&shared)), Bell(shared))
+    }
+
+    impl Alarm {
+        /// Rings then, and not before; never, if there is no such moment. One that has rung must be set again, also if that is in
+        /// the past.
+        pub(crate) fn set(&mut self, at: Option<Instant>) {
+            let mut now = self.0.at.lock().unwrap_or_else(PoisonError::into_inner);
+            if *now != at {
+                *now = at;
+                self.0.changed.notify_one();
+            }
+        }
+    }
+
+    impl Bell {
+        /// Waits until it rings.
+        pub(crate) async fn rings(&self) {
+            loop {
+                let at = *self.0.at.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(at) = at else {
+                    self.0.changed.notified().await;
+                    continue;
+                };
+                tokio::select! {
+                    () = tokio::time::sleep_until(at.into()) => {
+                        let mut set = self.0.at.lock().unwrap_or_else(PoisonError::into_inner);
+                        if *set == Some(at) {
+                            *set = None;
+                            return;
+                        }
+                    }
+                    () = self.0.changed.notified() => {}
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The same of both kinds.
+    macro_rules! rings_when_it_should {
+        ($name:ident, $new:expr) => {
+            #[tokio::test]
+            async fn $name() {
+                let (mut alarm, bell) = $new;
+                let began = Instant::now();
+                // A later moment, then an earlier one, then the same again: the last that was said counts, once.
+                for millis in [500, 10, 10] {
+                    alarm.set(Some(began + Duration::from_millis(millis)));
+                }
+                bell.rings().await;
+                let took = began.elapsed();
+                assert!(took >= Duration::from_millis(10), "it rang after {took:?}");
+                assert!(took < Duration::from_millis(400), "it rang only after {took:?}");
+                // It has rung: not again by itself, but if it is set to what is over.
+                assert!(tokio::time::timeout(Duration::from_millis(30), bell.rings()).await.is_err());
+                alarm.set(Some(began + Duration::from_millis(10)));
+                bell.rings().await;
+                // Nor when it was taken back.
+                alarm.set(Some(Instant::now() + Duration::from_millis(10)));
+                alarm.set(None);
+                assert!(tokio::time::timeout(Duration::from_millis(30), bell.rings()).await.is_err());
+            }
+        };
+    }
+
+    rings_when_it_should!(the_alarm_rings_when_it_should, alarm().unwrap());
+    rings_when_it_should!(the_plain_one_does_too, plain::new());
+}
