@@ -48,6 +48,9 @@ fn a_client_that_comes_back_hears_of_what_ended_meanwhile() {
             let shown = cluster.run(&["job", "show", job, "--json"]);
             serde_json::from_slice::<Value>(&shown.stdout).is_ok_and(|shown| shown["running"] == 4)
         });
+        // Tasks begin before their submission is durable. Until then the next coordinator may never have heard of them, and
+        // the client that would submit them again sleeps.
+        wait_for("all is durable", || cluster.json(&["stats", "--json"])["store_pending_bytes"] == 0);
         // Nobody tells it of these: it sleeps, and the coordinator is another one when it wakes up.
         signal(&client, "STOP");
         restart(&mut cluster, |cluster| meanwhile.clone().for_each(|task| touch(cluster, &format!("{job}-{task}"))));

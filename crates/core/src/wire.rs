@@ -25,8 +25,9 @@ use crate::task::Cause;
 use crate::time::{Span, Time};
 use crate::worker::{LoadReport, WorkerSpec};
 
-/// The version of what goes over the wire and into the store. Who speaks another one is refused.
-pub const VERSION: u32 = 1;
+/// The version of what goes over the wire. Who speaks another one is refused: a `Want` of version 1, say, was how many more
+/// tasks a worker would take, and now it is how many it likes to have.
+pub const VERSION: u32 = 2;
 
 /// Why bytes are not what they should be. Whoever sent them is not to be believed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
