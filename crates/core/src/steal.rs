@@ -194,6 +194,8 @@ pub struct Loot {
     pub transfer: Span,
     /// How long it would take at the thief.
     pub duration_at_thief: Span,
+    /// How long it would take where it is.
+    pub duration_at_victim: Span,
 }
 
 /// Why a queued task may not be taken.
@@ -238,16 +240,17 @@ impl Guard {
         }
     }
 
-    /// Whether a thief may take `loot` from a victim with that much work before it.
+    /// Whether a thief may take `loot` from a victim where it would wait so long: for all the rest there, which the
+    /// victim's slots share. The task itself they do not share.
     ///
     /// # Errors
     /// The reason why it stays.
-    pub fn check(self, loot: &Loot, victim_backlog: Span) -> Result<(), Kept> {
+    pub fn check(self, loot: &Loot, wait_at_victim: Span) -> Result<(), Kept> {
         if let Some(kept) = self.keeps(loot.priority, loot.bound) {
             Err(kept)
         } else if !loot.thief_can_run {
             Err(Kept::Unfit)
-        } else if loot.transfer + loot.duration_at_thief >= victim_backlog {
+        } else if loot.transfer + loot.duration_at_thief >= wait_at_victim + loot.duration_at_victim {
             Err(Kept::NotWorthIt)
         } else {
             Ok(())

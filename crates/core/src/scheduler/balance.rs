@@ -153,7 +153,6 @@ impl Scheduler {
     /// given. `looks` falls by those looked at.
     fn pick_loot(&self, victim: u32, thief: u32, haul: Haul, rule: Option<usize>, looks: &mut usize) -> Vec<u32> {
         let source = &self.workers[victim];
-        let backlog = source.backlog();
         let queue = source.queue.movable().map(|key| (key.2, self.tasks.at(key.2).planned));
         let rule = rule.filter(|_| !self.placement_by_type.is_empty());
         let most = *looks;
@@ -162,7 +161,7 @@ impl Scheduler {
             if rule.is_some_and(|rule| self.rule_of(slot) != rule) {
                 return Err(Kept::OtherRule);
             }
-            self.guard.check(&self.loot(slot, thief), backlog)
+            self.may_take(slot, thief)
         };
         let mut taken = Vec::new();
         if self.config.load_balancing.work_stealing.prefer_recent_tasks {
@@ -179,8 +178,15 @@ impl Scheduler {
         self.guard.keeps(task.priority, is_bound(task)).is_some()
     }
 
-    /// A queued task as a thief sees it.
-    pub(crate) fn loot(&self, slot: u32, thief: u32) -> Loot {
+    /// Whether a worker may take a task that another one has.
+    fn may_take(&self, slot: u32, thief: u32) -> Result<(), Kept> {
+        let loot = self.loot(slot, thief);
+        let victim = &self.workers[self.tasks.at(slot).worker];
+        self.guard.check(&loot, victim.backlog_besides(loot.duration_at_victim))
+    }
+
+    /// A task that another worker has as a thief sees it.
+    fn loot(&self, slot: u32, thief: u32) -> Loot {
         let task = self.tasks.at(slot);
         let class = &self.classes[self.workers[thief].class];
         Loot {
@@ -189,6 +195,7 @@ impl Scheduler {
             thief_can_run: class.can_ever(&self.signatures[task.signature]).is_ok(),
             transfer: if task.flags.has(Flags::EXTRA) { self.warmth(slot, thief).0 } else { Span::ZERO },
             duration_at_thief: self.planned_for(slot, self.workers[thief].class),
+            duration_at_victim: task.planned,
         }
     }
 
@@ -294,12 +301,11 @@ impl Scheduler {
         if !self.workers[to].has_free_slot() || !self.workers[to].queue.is_empty() {
             return None;
         }
-        let backlog = self.workers[from].backlog();
         let most = *looks;
         let may_move = |slot: &u32| {
             *looks -= 1;
             let idempotent = self.tasks.at(*slot).flags.has(Flags::IDEMPOTENT);
-            idempotent && self.guard.check(&self.loot(*slot, to), backlog).is_ok()
+            idempotent && self.may_take(*slot, to).is_ok()
         };
         self.workers[from].running.iter().copied().take(most).find(may_move)
     }

@@ -30,11 +30,19 @@ impl Scheduler {
         self
     }
 
-    /// Whether a task may be handed to a worker of a class before there is room for it: it has a queue of its own, nobody
-    /// else is kept from anything, and however many of its kind come together, as many as the worker has slots fit at once.
+    /// Whether a task may be handed to a worker of a class before there is room for it: it has a queue of its own, where
+    /// others can steal it, and however many of its kind come together, as many as the worker has slots fit at once.
     pub(super) fn is_ahead(&self, slot: u32, class: u32) -> bool {
         let task = self.tasks.at(slot);
-        self.remote && !task.waits_centrally() && self.is_light(task.signature, class)
+        self.remote
+            && !self.never_moves(task.priority, is_bound(task), task.signature)
+            && self.is_light(task.signature, class)
+    }
+
+    /// Whether no peer may take a task out of its worker's queue.
+    fn never_moves(&self, priority: u8, bound: bool, signature: u32) -> bool {
+        // A peer is not told what skills a task asks for, so it cannot judge whether a thief has them.
+        self.guard.keeps(priority, bound).is_some() || !self.signatures[signature].needs.skills.is_empty()
     }
 
     /// The same for the first task of a lane.
@@ -43,7 +51,9 @@ impl Scheduler {
         match self.head(found) {
             Some(Head::Task(slot)) => self.is_ahead(slot, class),
             Some(Head::Element) => self.jobs[found.job].array.as_ref().is_some_and(|array| {
-                array.template.key == NONE && !array.template.exclusive && self.is_light(found.signature, class)
+                let bound = array.template.key != NONE || array.template.exclusive;
+                !self.never_moves(array.template.priority, bound, found.signature)
+                    && self.is_light(found.signature, class)
             }),
             None => false,
         }
@@ -225,8 +235,7 @@ impl Scheduler {
             timeout: self.tasks.extra(slot).and_then(|extra| extra.timeout),
             requires: signature.needs.requires.clone(),
             demand: signature.demand.clone(),
-            // A peer is not told what skills a task asks for, so it cannot judge whether a thief has them.
-            bound: slotted || is_bound(task) || !signature.needs.skills.is_empty(),
+            bound: slotted || self.never_moves(task.priority, is_bound(task), task.signature),
             exclusive: task.waits_centrally(),
             begins: task.state == State::Running,
         })

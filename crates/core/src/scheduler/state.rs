@@ -304,6 +304,13 @@ impl Worker {
         (self.queued_work + self.running_work).per(self.slots)
     }
 
+    /// What is there besides a task of that length.
+    pub(crate) fn backlog_besides(&self, own: Span) -> Span {
+        let mut rest = self.queued_work + self.running_work;
+        rest -= own;
+        rest.per(self.slots)
+    }
+
     pub(crate) fn success_rate(&self) -> f64 {
         let ends = self.completed + self.failed;
         if ends == 0 { 1.0 } else { as_float(self.completed) / as_float(ends) }

@@ -104,8 +104,15 @@ fn adaptive_turns_to_the_most_loaded_below_thirty_percent_and_back() {
 fn guards_keep_what_must_not_or_should_not_move() {
     let guard = Guard::new(&Config::default());
     let second = Span::from_secs(1);
-    let loot = Loot { priority: 3, bound: false, thief_can_run: true, transfer: Span::ZERO, duration_at_thief: second };
-    let backlog = Span::from_secs(2);
+    let loot = Loot {
+        priority: 3,
+        bound: false,
+        thief_can_run: true,
+        transfer: Span::ZERO,
+        duration_at_thief: second,
+        duration_at_victim: second,
+    };
+    let backlog = second;
     assert_eq!(guard.check(&loot, backlog), Ok(()));
     assert_eq!(guard.check(&Loot { priority: 4, ..loot }, backlog), Err(Kept::Protected));
     assert_eq!(guard.check(&Loot { bound: true, ..loot }, backlog), Err(Kept::Bound));

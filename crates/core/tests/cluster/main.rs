@@ -84,20 +84,13 @@ impl World {
     fn new(config: &Config, workers: usize, slots: u32, weather: Weather, seed: u64) -> World {
         let mut coordinator = Coordinator::new(config, 1).unwrap();
         coordinator.keep_records(true);
-        let node = |at: usize| Node {
-            machine: WorkerMachine::new(config, spec(at, slots), seed ^ at as u64),
-            life: 0,
-            alive: true,
-            timer: None,
-            running: BTreeMap::new(),
-        };
         let mut world = World {
             now: Time::ZERO,
             rng: Rng::new(seed),
             weather,
             config: config.clone(),
             coordinator,
-            nodes: (0..workers).map(node).collect(),
+            nodes: Vec::new(),
             node_of: BTreeMap::new(),
             heap: BinaryHeap::new(),
             happenings: BTreeMap::new(),
@@ -111,7 +104,7 @@ impl World {
             checks: 0,
         };
         for at in 0..workers {
-            world.input(at, worker::Input::Connected);
+            world.join(slots, seed ^ at as u64);
         }
         if weather.deaths > 0.0 {
             let at = world.after_exponential(1.0 / weather.deaths);
@@ -119,6 +112,14 @@ impl World {
             world.schedule(at, Happening::Death { node });
         }
         world
+    }
+
+    /// Another worker comes.
+    fn join(&mut self, slots: u32, seed: u64) {
+        let at = self.nodes.len();
+        let machine = WorkerMachine::new(&self.config, spec(at, slots), seed);
+        self.nodes.push(Node { machine, life: 0, alive: true, timer: None, running: BTreeMap::new() });
+        self.input(at, worker::Input::Connected);
     }
 
     fn after_exponential(&mut self, mean_s: f64) -> Time {
@@ -415,7 +416,8 @@ fn peers_share_what_was_pushed_to_one_of_them() {
 /// two come together. The second one gets what waits.
 #[test]
 fn what_was_handed_over_ahead_of_need_goes_to_whoever_comes_next() {
-    for array in [false, true] {
+    // What is urgent is not stolen, so it is not handed over ahead of need.
+    for (array, priority) in [(false, 3), (true, 3), (false, 5), (true, 5)] {
         let mut world = World::new(&Config::default(), 2, 1, FAIR, 1);
         let waits = |world: &World| {
             let scheduler = world.coordinator.scheduler();
@@ -425,7 +427,8 @@ fn what_was_handed_over_ahead_of_need_goes_to_whoever_comes_next() {
             world.advance();
         }
         assert_eq!(waits(&world), 1);
-        let template = TaskSpec { payload: 10_000, ..TaskSpec::default() };
+        let priority = Priority::new(priority).unwrap();
+        let template = TaskSpec { payload: 10_000, priority, ..TaskSpec::default() };
         if array {
             world.submitted += 2;
             world.limits.extend([(None, false); 2]);
@@ -435,8 +438,27 @@ fn what_was_handed_over_ahead_of_need_goes_to_whoever_comes_next() {
             (0..2).for_each(|_| world.submit(template.clone()));
         }
         let took = world.finish();
-        assert!(took < Span::from_millis(10_500), "array: {array}, took {took}");
+        assert!(took < Span::from_millis(10_500), "array: {array}, {priority:?}, took {took}");
     }
+}
+
+/// A worker that comes late takes all that waits at one with several slots, also the last task, which would wait there
+/// for a slot and not for a quarter of what four slots have to do.
+#[test]
+fn who_comes_late_takes_the_last_task_too() {
+    let mut world = World::new(&Config::default(), 1, 4, FAIR, 1);
+    while world.coordinator.scheduler().workers().next().is_none() {
+        world.advance();
+    }
+    for _ in 0..8 {
+        world.submit(TaskSpec { payload: 10_000, estimate: Some(Span::from_secs(10)), ..TaskSpec::default() });
+    }
+    while world.now < Time::ZERO + Span::from_secs(7) {
+        world.advance();
+    }
+    world.join(4, 2);
+    let took = world.finish();
+    assert!(took < Span::from_millis(17_800), "took {took}");
 }
 
 #[test]

@@ -474,9 +474,17 @@ impl Model {
     }
 
     pub(crate) fn backlog(&self, id: WorkerId) -> Span {
+        self.work(id, |_| true)
+    }
+
+    pub(crate) fn backlog_besides(&self, task: TaskId, id: WorkerId) -> Span {
+        self.work(id, |other| other != task)
+    }
+
+    fn work(&self, id: WorkerId, counts: impl Fn(TaskId) -> bool) -> Span {
         let holds = |task: &&Task| task.worker == Some(id) && (task.state == Where::AtWorker || task.state.is_held());
-        let total: u64 = self.tasks.iter().filter(holds).map(|task| task.planned.0).sum();
-        Span(total / u64::from(self.worker(id).spec.slots))
+        let counted = self.tasks.iter().filter(holds).filter(|task| counts(task.id));
+        Span(counted.map(|task| task.planned.0).sum::<u64>() / u64::from(self.worker(id).spec.slots))
     }
 
     pub(crate) fn queued_work(&self, id: WorkerId) -> Span {

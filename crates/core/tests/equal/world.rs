@@ -545,8 +545,9 @@ impl Model {
             thief_can_run: self.can_ever(spec, self.worker(to)),
             transfer: self.cold(id, to).0,
             duration_at_thief: self.planned_for(id, to),
+            duration_at_victim: self.task(id).planned,
         };
-        self.guard.check(&loot, self.backlog(from)).is_ok()
+        self.guard.check(&loot, self.backlog_besides(id, from)).is_ok()
     }
 
     /// What may be taken, of those that a rule goes for if there is one.

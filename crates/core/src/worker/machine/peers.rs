@@ -7,7 +7,7 @@ use crate::ids::{TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
 use crate::resources::Vector;
 use crate::steal::{self, Choice, Hunger, Loot, Peers as _, StealOutcome};
-use crate::time::{Span, Time};
+use crate::time::{Span, Time, Work};
 use crate::tracker::expected_end;
 use crate::wire::{Ask, Message, Order, Party, Reason};
 
@@ -53,7 +53,7 @@ impl WorkerMachine {
             out.push(Output::Send { to, message: Message::Refuse { request, reason, depth: self.depth() } });
             return;
         }
-        let backlog = self.backlog();
+        let work = self.work();
         let can = CapabilityBits::new(&thief.capabilities);
         let check = |task: TaskId| {
             let Some(entry) = self.held.get(task) else { return Err(steal::Kept::Bound) };
@@ -66,8 +66,11 @@ impl WorkerMachine {
                 thief_can_run: able,
                 transfer: round_trip,
                 duration_at_thief: order.expected.mul_f64(1.0 / thief.speed.max(f64::MIN_POSITIVE)),
+                duration_at_victim: order.expected,
             };
-            self.guard.check(&loot, backlog)
+            let mut rest = work;
+            rest -= order.expected;
+            self.guard.check(&loot, rest.per(self.spec.slots))
         };
         let expected = |key: &QueueKey| self.held.get(key.2).map_or(Span::ZERO, |entry| entry.order.expected);
         let queue = self.queue.iter().map(|key| (key.2, expected(key)));
@@ -101,11 +104,16 @@ impl WorkerMachine {
     }
 
     pub(super) fn backlog(&self) -> Span {
+        self.work().per(self.spec.slots)
+    }
+
+    /// What waits and what is left of what runs.
+    fn work(&self) -> Work {
         let mut work = self.queued_work;
         for entry in self.running.iter().filter_map(|task| self.held.get(*task)) {
             work += expected_end(self.now, entry.since, entry.order.expected).since(self.now);
         }
-        work.per(self.spec.slots)
+        work
     }
 
     fn offered_by(&mut self, victim: WorkerId, request: u64, orders: Vec<Order>, out: &mut Vec<Output>) {
