@@ -1,5 +1,6 @@
 //! The guard beside a process that runs commands: this program once more, which ends what is left behind if that one is killed.
 
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use filch_node::exec::{self, Guard};
@@ -15,16 +16,18 @@ pub(crate) fn stand() -> Option<ExitCode> {
     if arguments.next().as_deref() != Some(STAND_GUARD) {
         return None;
     }
-    exec::stand(&arguments.next()?);
+    let life = arguments.next()?;
+    exec::stand(&life, arguments.next().as_deref().map(Path::new));
     Some(ExitCode::SUCCESS)
 }
 
-/// Starts a guard for this process. Without one everything works, but for what is left behind by SIGKILL.
-pub(crate) fn start() -> Option<Guard> {
+/// Starts a guard for this process, and for a directory that is to go with it. Without one everything works, but for what is
+/// left behind by SIGKILL.
+pub(crate) fn start(place: Option<&Path>) -> Option<Guard> {
     let started = std::env::current_exe().and_then(|program| {
         let mut again = Command::new(program);
         again.arg(STAND_GUARD);
-        Guard::start(again)
+        Guard::start(again, place)
     });
     match started {
         Ok(guard) => Some(guard),

@@ -53,6 +53,15 @@ impl Interrupts {
             _ = hang_up => Wish::HangUp,
         }
     }
+
+    /// What was wanted already, if anything.
+    pub(crate) async fn pending(&mut self) -> Option<Wish> {
+        tokio::select! {
+            biased;
+            wish = self.next() => Some(wish),
+            () = std::future::ready(()) => None,
+        }
+    }
 }
 
 /// Whether this process was started to ignore a signal, as `nohup` does. Where the system has no /proc it cannot be told, and

@@ -4,7 +4,7 @@ mod common;
 
 use std::fs::File;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 
@@ -186,13 +186,12 @@ fn a_task_that_nobody_can_run_says_what_each_class_lacks() {
     }
 }
 
-/// A worker that is to leave and has something to report that nobody takes says so, and leaves when it is told again.
-#[test]
-fn a_drained_worker_without_a_coordinator_says_what_waits() {
-    let mut cluster = Cluster::start(&[]);
+/// A worker that is to leave, has run two tasks and has no coordinator to tell; and what it says.
+fn detained(config: &str) -> (Cluster, Child, impl Fn() -> String + use<>) {
+    let mut cluster = Cluster::start_with(config, &[]);
     let said = cluster.place.path().join("said");
     let mut command = cluster.command(&["worker", "--listen", "127.0.0.1:0", "--name", "alpha", "--slots", "2"]);
-    let mut worker =
+    let worker =
         command.stdout(Stdio::null()).stderr(File::create(&said).expect("a file")).spawn().expect("the binary runs");
     wait_for("the worker is there", || cluster.run(&["worker", "show", "alpha"]).status.success());
     let script = "touch begun-$FILCH_TASK; while ! test -e go; do sleep 0.05; done";
@@ -203,13 +202,28 @@ fn a_drained_worker_without_a_coordinator_says_what_waits() {
     cluster.kill(coordinator);
     signal(worker.id(), "INT");
     std::fs::write(place.join("go"), "").expect("written");
-    let read = || std::fs::read_to_string(&said).unwrap_or_default();
+    let read = move || std::fs::read_to_string(&said).unwrap_or_default();
     wait_for("it says what waits", || read().contains("results=2"));
-    let text = read();
+    (cluster, worker, read)
+}
+
+/// A worker that is to leave and has something to report that nobody takes says so, and leaves when it is told again.
+#[test]
+fn a_drained_worker_without_a_coordinator_says_what_waits() {
+    let (_cluster, mut worker, said) = detained("");
+    let text = said();
     assert!(text.contains("leaving: what runs may finish") && text.contains("coordinator=127.0.0.1:"), "{text}");
     assert!(worker.try_wait().expect("a child").is_none(), "{text}");
     signal(worker.id(), "TERM");
     assert_eq!(ends(worker), Some(130));
+}
+
+/// Whoever stops everything at once does not find workers there for ever that wait for a coordinator.
+#[test]
+fn a_drained_worker_does_not_wait_for_ever_for_a_coordinator() {
+    let (_cluster, worker, said) = detained("limits: { lease: 1s }");
+    assert!(ends(worker).is_some());
+    assert!(said().contains("leaves without its results"), "{}", said());
 }
 
 #[test]

@@ -56,16 +56,44 @@ fn what_filch_run_runs_dies_with_it_in_the_first_session_too() {
     }
 }
 
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).expect("a directory").next().is_none()
+}
+
+/// Ctrl-C in the moment in which there is something to clean up, which is before anything runs.
+#[test]
+fn a_run_that_is_interrupted_at_once_leaves_nothing() {
+    for _ in 0..10 {
+        let own = tempfile::tempdir().expect("a directory");
+        let mut command = filch(&["run", "--workers", "2", "--", "sleep", "1000"]);
+        let mut run = command.env("TMPDIR", own.path()).spawn().expect("the binary runs");
+        wait_for("it begins", || !is_empty(own.path()));
+        let mut status = None;
+        // Once, or once more if that came when something ran already.
+        wait_for("it ends", || {
+            common::signal(run.id(), "INT");
+            status = run.try_wait().expect("a child");
+            status.is_some()
+        });
+        assert_eq!(status.and_then(|status| status.code()), Some(130));
+        assert!(is_empty(own.path()), "it cleans up");
+    }
+}
+
 fn killed_run_leaves_nothing() {
     let place = tempfile::tempdir().expect("a directory");
+    let own = tempfile::tempdir().expect("a directory");
     let mut run = filch(&["run", "--array", "1-2", "--workers", "2", "--", "sh", "-c", SCRIPT])
         .current_dir(place.path())
+        .env("TMPDIR", own.path())
         .spawn()
         .expect("the binary runs");
     let processes = all_noted(place.path(), 2);
+    assert!(!is_empty(own.path()), "its store is there");
     run.kill().expect("killed");
     run.wait().expect("gone");
     wait_for("all are gone", || !processes.iter().any(|process| runs(*process)));
+    wait_for("its directory is gone", || is_empty(own.path()));
     end_those_that_left(place.path(), 2);
 }
 

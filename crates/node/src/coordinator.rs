@@ -41,7 +41,7 @@ use crate::clock::Clock;
 use crate::dial::{self, Deliver, Doorway};
 use crate::door::{Admitted, Door};
 use crate::link::{Arrival, Outgoing, attach};
-use crate::store::{Place, Shard, SqliteStore, Store};
+use crate::store::{self, Lasts, Place, Shard, SqliteStore, Store};
 use crate::view::StatsView;
 
 /// Items that are taken in one turn at the most, so that nobody waits for long.
@@ -60,6 +60,8 @@ pub struct Options {
     pub retention: Duration,
     /// The journal is folded into a snapshot when it has so many bytes.
     pub fold_after: usize,
+    /// How long what it keeps must last.
+    pub lasts: Lasts,
 }
 
 /// Bytes of the journal that are worth a snapshot, if nothing else is said.
@@ -70,7 +72,13 @@ impl Options {
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Options {
         let retention = Duration::from_secs(7 * 24 * 3600);
-        Options { directory: directory.into(), config: Config::default(), retention, fold_after: FOLD_AFTER }
+        Options {
+            directory: directory.into(),
+            config: Config::default(),
+            retention,
+            fold_after: FOLD_AFTER,
+            lasts: Lasts::default(),
+        }
     }
 }
 
@@ -242,11 +250,12 @@ impl Coordinator {
 
 /// Opens what there is.
 fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
-    let Options { directory, config, retention, fold_after } = options;
+    let Options { directory, config, retention, fold_after, lasts } = options;
     let shard = Shard(0);
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&directory)?);
+    let store: Arc<dyn Store> =
+        Arc::new(SqliteStore::open_with(&directory, store::Options { lasts, ..store::Options::default() })?);
     let taken = store.take(shard)?;
-    let (history, told) = Keeper::open(&directory, retention)?;
+    let (history, told) = Keeper::open(&directory, retention, lasts)?;
     let mut folded = Folded::read(&*store, shard, None, told, |item| history.tell(item))?;
     let clock = Clock::new();
     let machine = Machine::new(&config, taken.epoch.0).map_err(|error| Failure::Config(error.to_string()))?;

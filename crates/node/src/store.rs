@@ -23,7 +23,7 @@ use std::sync::mpsc;
 pub use error::Error;
 pub(crate) use file::keep_private;
 pub use read::Chunks;
-pub use sqlite::{Options, SqliteStore};
+pub use sqlite::{Lasts, Options, SqliteStore};
 
 /// A part of the work with a journal of its own. At most [`Shard::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -149,7 +149,8 @@ fn whoever_was_taken_over_from_writes_nothing_more() {
 #[test]
 fn a_full_store_refuses_clearly_keeps_what_it_acknowledged_and_leaves_no_hole() {
     let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open_with(dir.path(), Options { bytes_max: Some(400 << 10) }).unwrap();
+    let store =
+        SqliteStore::open_with(dir.path(), Options { bytes_max: Some(400 << 10), ..Options::default() }).unwrap();
     let epoch = store.take(SHARD).unwrap().epoch;
     let other = store.take(Shard(1)).unwrap().epoch;
     let text = "x".repeat(10_000);
@@ -325,7 +326,7 @@ fn damage_inside_is_found_when_it_is_read() {
 fn a_log_that_hides_acknowledged_commits_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     // With a limit the log is not brought to its length, so that it holds the commits and nothing else.
-    let store = SqliteStore::open_with(dir.path(), Options { bytes_max: Some(1 << 30) }).unwrap();
+    let store = SqliteStore::open_with(dir.path(), Options { bytes_max: Some(1 << 30), ..Options::default() }).unwrap();
     let epoch = store.take(SHARD).unwrap().epoch;
     for number in 1..=10 {
         store.append_and_wait(SHARD, epoch, entry(&format!("group {number} of ten"))).unwrap();

@@ -147,7 +147,7 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = crate::run::machine()?;
     let dial = args.reach.dial()?;
     output::log_to_stderr();
-    let guard = guard::start();
+    let guard = guard::start(None);
     runtime::alone(async {
         let neighbours = Neighbours::default();
         let (mut workers, mut handles) = (JoinSet::new(), Vec::new());

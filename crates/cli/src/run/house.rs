@@ -9,6 +9,7 @@ use filch_node::coordinator::{Coordinator, Options};
 use filch_node::detect::{self, Machine};
 use filch_node::dial::Dial;
 use filch_node::exec::Guard;
+use filch_node::store::Lasts;
 use filch_node::view::{Query, WorkerView};
 use filch_node::worker::{Neighbours, Worker, WorkerFailure, WorkerHandle, WorkerOptions};
 use tokio::task::JoinSet;
@@ -61,8 +62,8 @@ impl House {
     pub(crate) async fn open(config: Config, size: Size, machine: &Machine) -> anyhow::Result<House> {
         let directory =
             tempfile::Builder::new().prefix("filch-run-").tempdir().context("cannot make a temporary directory")?;
-        let guard = guard::start();
-        let options = Options { config, ..Options::new(directory.path()) };
+        let guard = guard::start(Some(directory.path()));
+        let options = Options { config, lasts: Lasts::WhileOpen, ..Options::new(directory.path()) };
         let coordinator = Coordinator::start(options).await?;
         let dial = || Dial::Near(coordinator.doorway());
         let neighbours = Neighbours::default();

@@ -80,8 +80,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let plan = Arc::new(plan);
     runtime::run(async {
+        // From here on Ctrl-C is ours: there is something to clean up.
+        let mut interrupts = Interrupts::new()?;
         let house = House::open(config, size, &machine).await?;
-        play(house, &plan, log, args, size).await
+        if let Some(wish) = interrupts.pending().await {
+            house.close().await;
+            return Ok(ExitCode::from(wish.status()));
+        }
+        play(house, &plan, log, (args, size), interrupts).await
     })
 }
 
@@ -101,8 +107,8 @@ async fn play(
     mut house: House,
     plan: &Arc<Plan>,
     log: Option<JobLog>,
-    args: &Args,
-    size: Size,
+    (args, size): (&Args, Size),
+    interrupts: Interrupts,
 ) -> anyhow::Result<ExitCode> {
     let live = match Live::new(&args.live, plan, log, size.all_slots()) {
         Ok(live) => live,
@@ -111,7 +117,7 @@ async fn play(
             return Ok(usage.complain());
         }
     };
-    let outcome = follow(&mut house, plan, live).await;
+    let outcome = follow(&mut house, plan, live, interrupts).await;
     house.close().await;
     outcome
 }
@@ -119,9 +125,7 @@ async fn play(
 /// How long a reader of the output that takes nothing is waited for, once somebody wants an end at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-async fn follow(house: &mut House, plan: &Plan, live: Live) -> anyhow::Result<ExitCode> {
-    // From here on Ctrl-C is ours.
-    let mut interrupts = Interrupts::new()?;
+async fn follow(house: &mut House, plan: &Plan, live: Live, mut interrupts: Interrupts) -> anyhow::Result<ExitCode> {
     let (submitted, mut said) = house.client.submit_and_follow(plan.submit()).await?;
     let mut screen = Screen::begin(live)?;
     let (mut presses, mut finish, mut deserted) = (0, Finish::Whole, false);

@@ -16,7 +16,7 @@ use prost::Message;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use rustc_hash::FxHashMap;
 
-use crate::store::Error;
+use crate::store::{Error, Lasts};
 
 /// The format that is written. In the first one rows did not say when the last of their tasks had ended.
 const FORMAT: i64 = 2;
@@ -170,9 +170,9 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Opens the history of a directory and begins to keep it; also the place of the journal up to which it goes.
-    pub(crate) fn open(dir: &Path, retention: Duration) -> Result<(Keeper, u64), Error> {
+    pub(crate) fn open(dir: &Path, retention: Duration, lasts: Lasts) -> Result<(Keeper, u64), Error> {
         let path = dir.join("history.db");
-        let history = History::open(&path, retention)?;
+        let history = History::open(&path, retention, lasts)?;
         let place = history.place;
         let (to, from) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -243,12 +243,14 @@ pub(crate) struct History {
 }
 
 impl History {
-    fn open(path: &Path, retention: Duration) -> Result<History, Error> {
+    fn open(path: &Path, retention: Duration, lasts: Lasts) -> Result<History, Error> {
         let failed = |error| Error::sqlite(path, error);
         crate::store::keep_private(path).map_err(|error| Error::system(path, error))?;
         let db = Connection::open(path).map_err(failed)?;
         db.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(())).map_err(failed)?;
-        db.pragma_update(None, "synchronous", "normal").map_err(failed)?;
+        // What is lost of it is told again from the journal.
+        let synchronous = if lasts == Lasts::ForGood { "NORMAL" } else { lasts.synchronous() };
+        db.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
         let format: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
         if format > FORMAT {
             return Err(Error::Newer { path: path.to_owned(), found: format, known: FORMAT });
@@ -516,7 +518,7 @@ mod tests {
     }
 
     fn all(dir: &Path) -> (Vec<Outcome>, u64) {
-        let mut history = History::open(&dir.join("history.db"), Duration::from_secs(3600)).unwrap();
+        let mut history = History::open(&dir.join("history.db"), Duration::from_secs(3600), Lasts::ForGood).unwrap();
         let mut found = Vec::new();
         history
             .tasks(3, 0..=i64::MAX as u64, |one| {
@@ -530,7 +532,7 @@ mod tests {
     #[test]
     fn what_was_told_is_found_again_once() {
         let dir = tempfile::tempdir().unwrap();
-        let (keeper, place) = Keeper::open(dir.path(), Duration::from_secs(3600)).unwrap();
+        let (keeper, place) = Keeper::open(dir.path(), Duration::from_secs(3600), Lasts::ForGood).unwrap();
         assert_eq!(place, 0);
         keeper.tell(Item::Job(Box::new(JobCard { number: 3, ..JobCard::default() })));
         keeper.tell(Item::Settled((0..20_000).rev().map(outcome).collect()));
@@ -562,7 +564,8 @@ mod tests {
     #[test]
     fn tasks_submitted_alone_are_forgotten_when_they_are_too_old() {
         let dir = tempfile::tempdir().unwrap();
-        let mut history = History::open(&dir.path().join("history.db"), Duration::from_nanos(1000)).unwrap();
+        let mut history =
+            History::open(&dir.path().join("history.db"), Duration::from_nanos(1000), Lasts::ForGood).unwrap();
         for (index, ended) in [(1, 5000), (2, 5500), (3, 6400), (4, 6600)] {
             history.take(Item::Settled(vec![ended_alone(index, ended)])).unwrap();
             history.write().unwrap();
@@ -598,7 +601,7 @@ mod tests {
         }
         drop(old);
         for _ in 0..2 {
-            let mut history = History::open(&path, Duration::from_secs(3600)).unwrap();
+            let mut history = History::open(&path, Duration::from_secs(3600), Lasts::ForGood).unwrap();
             assert_eq!((history.place, alone(&mut history)), (17, vec![7]));
             assert_eq!(history.task(3, 8).unwrap(), Some(outcome(8)));
             // Kept for a while from now on, whenever it ended.
@@ -611,7 +614,7 @@ mod tests {
     #[test]
     fn a_question_sees_what_was_told_before_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (keeper, _) = Keeper::open(dir.path(), Duration::from_secs(3600)).unwrap();
+        let (keeper, _) = Keeper::open(dir.path(), Duration::from_secs(3600), Lasts::ForGood).unwrap();
         keeper.tell(Item::Job(Box::new(JobCard { number: 3, name: "one".to_owned(), ..JobCard::default() })));
         keeper.tell(Item::Worker { id: 7, name: "w7".into() });
         let (tell, told) = mpsc::channel();

@@ -29,17 +29,17 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts one: `program` followed by the mark must call [`stand`] with it.
+    /// Starts one: `program` followed by the mark, and `place` if there is one, must call [`stand`] with them.
     ///
     /// # Errors
     /// If the program cannot be started, or this system tells too little about processes.
-    pub fn start(mut program: Command) -> io::Result<Guard> {
+    pub fn start(mut program: Command, place: Option<&Path>) -> io::Result<Guard> {
         if !Path::new("/proc/self/environ").exists() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "there is no /proc here"));
         }
         let life = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
         // In a group of its own: what is pressed on the keyboard is not for it.
-        program.arg(&life).process_group(0);
+        program.arg(&life).args(place).process_group(0);
         let process = program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Guard { life, process })
     }
@@ -61,8 +61,9 @@ impl Drop for Guard {
     }
 }
 
-/// Guards a life until it ends, then cleans up behind it if it said no farewell.
-pub fn stand(life: &str) {
+/// Guards a life until it ends, then cleans up behind it if it said no farewell: ends what it ran, and removes the directory
+/// that was its own.
+pub fn stand(life: &str, place: Option<&Path>) {
     let mut said = Vec::new();
     let heard = io::stdin().lock().read_to_end(&mut said);
     if heard.is_ok() && said == FAREWELL {
@@ -71,9 +72,13 @@ pub fn stand(life: &str) {
     let mark = format!("{MARK}={life}").into_bytes();
     for _ in 0..ROUNDS {
         if end_all(&mark) == 0 {
-            return;
+            break;
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+    if let Some(place) = place {
+        // What cannot be removed stays: there is nobody to tell.
+        let _ = std::fs::remove_dir_all(place);
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use super::chores::LOG_PAGES;
-use super::{Error, wal};
+use super::{Error, Lasts, wal};
 
 /// The database's name in the directory.
 const NAME: &str = "filch.db";
@@ -54,21 +54,21 @@ pub(super) fn log(dir: &Path) -> PathBuf {
 
 /// The connection of the writer, on a database that is made if there is none, of the newest format and whole as far as
 /// can be told without reading all of it.
-pub(super) fn open(dir: &Path) -> Result<Connection, Error> {
+pub(super) fn open(dir: &Path, lasts: Lasts) -> Result<Connection, Error> {
     let path = path(dir);
     let log = log(dir);
     if !path.try_exists().map_err(|error| Error::system(&path, error))? {
         if log.try_exists().map_err(|error| Error::system(&log, error))? {
             return Err(Error::damaged(&path, "its write-ahead log is there, and it is not"));
         }
-        create(dir, FORMAT)?;
+        create(dir, FORMAT, lasts)?;
     }
     check_header(&path)?;
     wal::check(&log)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(&path, flags).map_err(|error| Error::sqlite(&path, error))?;
     check_format(&connection, &path)?;
-    prepare(&connection).map_err(|error| Error::sqlite(&path, error))?;
+    prepare(&connection, lasts).map_err(|error| Error::sqlite(&path, error))?;
     migrate(&mut connection, FORMAT).map_err(|error| Error::sqlite(&path, error))?;
     Ok(connection)
 }
@@ -82,7 +82,7 @@ pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
 }
 
 /// Builds a database of a format beside where it belongs and moves it there when it is durable.
-pub(super) fn create(dir: &Path, format: i64) -> Result<(), Error> {
+pub(super) fn create(dir: &Path, format: i64, lasts: Lasts) -> Result<(), Error> {
     let fresh = dir.join(FRESH);
     let failed = |error| Error::system(&fresh, error);
     // What a crash left of an earlier beginning: nothing was ever acknowledged in it.
@@ -94,14 +94,19 @@ pub(super) fn create(dir: &Path, format: i64) -> Result<(), Error> {
     keep_private(&fresh).map_err(failed)?;
     let build = || {
         let mut connection = Connection::open(&fresh)?;
+        connection.pragma_update(None, "synchronous", lasts.synchronous())?;
         connection.pragma_update(None, "application_id", APPLICATION)?;
         migrate(&mut connection, format)?;
         connection.close().map_err(|(_, error)| error)
     };
     build().map_err(|error| Error::sqlite(&fresh, error))?;
-    File::open(&fresh).and_then(|file| file.sync_all()).map_err(failed)?;
+    let write_through = |path: &Path| match lasts {
+        Lasts::ForGood => File::open(path).and_then(|file| file.sync_all()).map_err(failed),
+        Lasts::WhileOpen => Ok(()),
+    };
+    write_through(&fresh)?;
     fs::rename(&fresh, path(dir)).map_err(failed)?;
-    File::open(dir).and_then(|file| file.sync_all()).map_err(failed)
+    write_through(dir)
 }
 
 /// A file that nobody else may read, made if it is not there: what tasks are given and what they write is nobody else's. What a
@@ -147,9 +152,9 @@ fn check_format(connection: &Connection, path: &Path) -> Result<(), Error> {
 
 /// What makes a commit durable: with a write-ahead log, `synchronous = FULL` writes the log through to the disk at the end
 /// of every transaction; `NORMAL` would do so only when the log is folded back.
-fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+fn prepare(connection: &Connection, lasts: Lasts) -> rusqlite::Result<()> {
     connection.busy_timeout(Duration::from_secs(10))?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "synchronous", lasts.synchronous())?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
     connection.pragma_update(None, "trusted_schema", false)?;
@@ -181,7 +186,7 @@ mod tests {
     fn a_store_of_every_older_format_is_brought_to_the_newest_and_keeps_its_records() {
         for format in 1..FORMAT {
             let dir = tempfile::tempdir().unwrap();
-            create(dir.path(), format).unwrap();
+            create(dir.path(), format, Lasts::ForGood).unwrap();
             let old = Connection::open(path(dir.path())).unwrap();
             let mut group = Growing::new();
             group.push(b"from long ago").unwrap();
@@ -206,12 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn every_commit_is_written_through_to_the_disk() {
-        let dir = tempfile::tempdir().unwrap();
-        let connection = open(dir.path()).unwrap();
-        let synchronous: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
-        let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
-        assert_eq!((synchronous, mode.as_str()), (2, "wal"), "2 is FULL");
+    fn every_commit_is_written_through_to_the_disk_unless_nobody_wants_it_later() {
+        for (lasts, expected) in [(Lasts::ForGood, 2), (Lasts::WhileOpen, 0)] {
+            let dir = tempfile::tempdir().unwrap();
+            let connection = open(dir.path(), lasts).unwrap();
+            let synchronous: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
+            let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+            assert_eq!((synchronous, mode.as_str()), (expected, "wal"), "2 is FULL, 0 is OFF");
+        }
     }
 
     #[test]

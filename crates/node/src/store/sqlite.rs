@@ -35,6 +35,28 @@ pub struct Options {
     /// The database never grows beyond so many bytes (the log apart): what would make it is refused as if the disk were
     /// full.
     pub bytes_max: Option<u64>,
+    /// How long it must last.
+    pub lasts: Lasts,
+}
+
+/// How long what is stored must last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lasts {
+    /// Whatever dies: everything acknowledged was written through to the disk.
+    #[default]
+    ForGood,
+    /// While the store is open; nobody wants it later. Nothing waits for the disk.
+    WhileOpen,
+}
+
+impl Lasts {
+    /// What SQLite calls it: with a write-ahead log, `FULL` writes the log through at the end of every transaction.
+    pub(crate) fn synchronous(self) -> &'static str {
+        match self {
+            Lasts::ForGood => "FULL",
+            Lasts::WhileOpen => "OFF",
+        }
+    }
 }
 
 /// A store in a directory.
@@ -61,7 +83,7 @@ impl SqliteStore {
         fs::create_dir_all(dir).map_err(|error| Error::system(dir, error))?;
         let lock = Lock::take(dir)?;
         let path = file::path(dir);
-        let connection = file::open(dir)?;
+        let connection = file::open(dir, options.lasts)?;
         let failed = |error| Error::sqlite(&path, error);
         if let Some(bytes) = options.bytes_max {
             let page: u32 = connection.pragma_query_value(None, "page_size", |row| row.get(0)).map_err(failed)?;

@@ -62,6 +62,14 @@ enum Leaving {
     Stopped(Time),
 }
 
+/// A worker that is done and has results for a coordinator that is gone.
+#[derive(Clone, Copy)]
+struct Detained {
+    since: Time,
+    /// When that was last said.
+    said: Time,
+}
+
 /// What there is to say of an end that is not noted.
 struct Kept {
     ending: Ending,
@@ -116,8 +124,8 @@ pub(super) struct Driver {
     post: Post,
     peers: Peers,
     leaving: Leaving,
-    /// When it was last said that it cannot leave for want of a coordinator.
-    detained: Option<Time>,
+    /// Whether it cannot leave for want of a coordinator.
+    detained: Option<Detained>,
     steals_told: (u64, u64, Time),
     /// Why it must give up, if that came out in a turn elsewhere.
     failed: Option<WorkerFailure>,
@@ -357,6 +365,7 @@ impl Driver {
         match self.leaving {
             Leaving::No => false,
             _ if self.machine.id().is_none() => idle,
+            Leaving::Drained if self.is_given_up() => true,
             Leaving::Drained => idle && self.machine.holds().next().is_none() && self.machine.unnoted() == 0,
             Leaving::Stopped(at) => {
                 let known = self.machine.unnoted() == 0 || !matches!(self.line, Line::Up(_));

@@ -4,7 +4,7 @@ use filch_core::wire::talk::{Answer, Role, WorkerCard};
 use filch_core::worker::Input;
 use filch_core::{Span, Time};
 
-use super::{Driver, Leaving, new_machine};
+use super::{Detained, Driver, Leaving, new_machine};
 use crate::dial::{Dial, DialError};
 use crate::link::Outgoing;
 use crate::worker::inbox::{Inbox, Listener};
@@ -180,21 +180,42 @@ impl Driver {
     /// Says now and then why a worker with nothing left to do does not leave: nobody takes its results.
     fn mention_what_waits(&mut self) {
         let idle = self.runs.is_empty() && self.at_once.is_empty();
-        let is_detained = self.leaving == Leaving::Drained && idle && !matches!(self.line, Line::Up(_));
-        if !is_detained || self.detained.is_some_and(|at| self.now.since(at) < MENTION) {
-            return;
-        }
         let (results, unbegun) = (self.machine.unnoted(), self.machine.holds().count());
-        if results + unbegun == 0 {
+        let alone = self.leaving == Leaving::Drained && !matches!(self.line, Line::Up(_));
+        if !alone || !idle || results + unbegun == 0 {
+            self.detained = None;
             return;
         }
-        self.detained = Some(self.now);
-        tracing::warn!(
-            results,
-            unbegun,
-            coordinator = %self.dial,
-            "this worker is done but stays: its results wait for a coordinator that cannot be reached, and are reported when it is back. \
-             Stopped now (Ctrl-C or SIGTERM once more) it leaves without them, and their tasks are run again elsewhere"
-        );
+        let now = self.now;
+        let since = self.detained.map_or(now, |detained| detained.since);
+        if self.is_given_up() {
+            tracing::warn!(
+                results,
+                unbegun,
+                "the coordinator was not back in time: this worker leaves without its results, and their tasks are run again elsewhere"
+            );
+        } else if self.detained.is_none_or(|detained| now.since(detained.said) >= MENTION) {
+            self.detained = Some(Detained { since, said: now });
+            let most_s = self.stays().as_secs_f64();
+            tracing::warn!(
+                results,
+                unbegun,
+                most_s,
+                coordinator = %self.dial,
+                "this worker is done but stays: its results wait for a coordinator that cannot be reached, and are reported if it comes back \
+                 in time. Stopped now (Ctrl-C or SIGTERM once more) it leaves without them, and their tasks are run again elsewhere"
+            );
+        }
+    }
+
+    /// How long a worker that is done waits for a coordinator that is gone. After two leases nothing of its is waited for by
+    /// the next coordinator either.
+    fn stays(&self) -> Span {
+        Span(self.lease.0.saturating_mul(2))
+    }
+
+    /// Whether it has waited long enough for somebody to take its results.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.detained.is_some_and(|detained| self.now.since(detained.since) >= self.stays())
     }
 }
