@@ -67,6 +67,17 @@ fn outputs_are_in_order_if_wished_and_inputs_come_from_everywhere() {
 }
 
 #[test]
+fn what_nobody_can_run_fails_at_once_since_nobody_can_join() {
+    let began = Instant::now();
+    for options in [&["--requires", "x"], &["--resource", "licence=1"], &["--cpus", "100000"]] {
+        let output = run(&[&["run"], &options[..], &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+        assert!(err(&output).contains("w1: "), "{}", err(&output));
+    }
+    assert!(began.elapsed() < Duration::from_secs(12), "each took the time of several tries");
+}
+
+#[test]
 fn failures_are_told_with_the_end_of_what_they_said() {
     let script = "echo fine; echo trouble >&2; exit $((FILCH_TASK % 2 * 7))";
     let output = run(&["run", "--array", "1-4", "--", "sh", "-c", script]);

@@ -87,7 +87,7 @@ impl Options {
 pub enum Failure {
     /// The store.
     #[error(transparent)]
-    Store(#[from] crate::store::Error),
+    Store(#[from] store::Error),
     /// What is in the store.
     #[error("{0}")]
     Unreadable(String),
@@ -118,7 +118,7 @@ enum Item {
     Enter { opening: Box<Opening>, answer: oneshot::Sender<Entered> },
     Connected { connection: u64, out: Outgoing, card: Option<Box<WorkerCard>> },
     Arrival { connection: u64, arrival: Arrival },
-    Stored { turn: u64, begun: Time, outcome: Result<Place, crate::store::Error> },
+    Stored { turn: u64, begun: Time, outcome: Result<Place, store::Error> },
     Answered { connection: u64, id: u64, answer: Later },
     Stats(oneshot::Sender<StatsView>),
     Stop,
@@ -150,7 +150,7 @@ struct Entered {
 pub(crate) struct Inbox(mpsc::UnboundedSender<Item>);
 
 impl Inbox {
-    pub(crate) fn stored(&self, turn: u64, begun: Time, outcome: Result<Place, crate::store::Error>) {
+    pub(crate) fn stored(&self, turn: u64, begun: Time, outcome: Result<Place, store::Error>) {
         let _ = self.0.send(Item::Stored { turn, begun, outcome });
     }
 

@@ -16,7 +16,7 @@ use filch_node::secure::Secrets;
 
 use crate::interrupt::Interrupts;
 use crate::job::Lasting;
-use crate::settings::ConfigArgs;
+use crate::settings::{ConfigArgs, Joining};
 use crate::{output, runtime};
 
 /// The port if nothing is said.
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         output::error(&message, Some("add --listen 127.0.0.1:0, or leave --plain out"));
         return Ok(ExitCode::from(2));
     }
-    let config = match args.config.load() {
+    let config = match args.config.load(Joining::AtAnyTime) {
         Ok(config) => config,
         Err(status) => return Ok(status),
     };

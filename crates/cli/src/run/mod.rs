@@ -16,7 +16,7 @@ use crate::job::joblog::JobLog;
 use crate::job::{JobArgs, Plan, Surroundings, Usage};
 use crate::live::{Finish, Live, LiveArgs, Screen};
 use crate::runtime;
-use crate::settings::ConfigArgs;
+use crate::settings::{ConfigArgs, Joining};
 pub(crate) use house::machine;
 use house::{House, Size};
 
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(plan) => plan,
         Err(refusal) => return Ok(refusal.complain()),
     };
-    let config = match args.config.load() {
+    let config = match args.config.load(Joining::Nobody) {
         Ok(config) => config,
         Err(status) => return Ok(status),
     };

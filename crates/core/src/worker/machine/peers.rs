@@ -103,10 +103,6 @@ impl WorkerMachine {
         out.push(Output::Send { to, message: Message::Offer { request, orders, depth } });
     }
 
-    pub(super) fn backlog(&self) -> Span {
-        self.work().per(self.spec.slots)
-    }
-
     /// What waits and what is left of what runs.
     fn work(&self) -> Work {
         let mut work = self.queued_work;
