@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use filch_core::Time;
+use filch_core::{Status, Time};
 use filch_sim::fuzz::{self, Verdict};
 use filch_sim::scenario::BUILTINS;
 use filch_sim::{Counts, Outcome, Scenario, World};
@@ -175,4 +175,52 @@ fn thieves_that_are_often_refused_change_whom_they_ask() {
     fixed.override_setting("stealing", "strategy", "power_of_two").unwrap();
     // What is asked first is the same; so somebody must have judged otherwise since.
     assert_ne!(play(&adaptive, 1).digest, play(&fixed, 1).digest);
+}
+
+#[test]
+fn a_worker_that_died_spawns_nothing_and_the_next_attempt_spawns_the_rest_once() {
+    let crash = scenario(
+        "cluster: [{ count: 1, slots: 1 }]\n\
+         workload: { tasks: 1, duration: constant, typical: 10s, children: 8, depth: 1, child_share: 0.1 }\n\
+         events: [{ at: 4s, what: crash, span: 60s }]\n",
+    );
+    let (died, back) = (Time(4_000_000_000), Time(64_000_000_000));
+    for seed in 1..=3 {
+        let (setting, workload) = crash.make(seed);
+        let mut world = World::new(setting, workload).unwrap();
+        world.run(Time::NEVER).unwrap();
+        let arrivals: Vec<Time> = world.fates()[1..].iter().map(|fate| fate.arrived).collect();
+        let (before, after) = (
+            arrivals.iter().filter(|at| **at <= died).count(),
+            arrivals.iter().filter(|at| **at > back && **at < Time::NEVER).count(),
+        );
+        assert!(before > 0 && after > 0 && before + after == 8, "seed {seed}: {arrivals:?}");
+        assert_eq!((world.counts().submitted, world.counts().refused), (9, 0), "seed {seed}");
+        assert!(world.fates().iter().all(|fate| fate.status == Some(Status::Completed)), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_attempt_that_is_stopped_spawns_nothing_more() {
+    let short = scenario(
+        "cluster: [{ count: 2 }]\n\
+         workload: { tasks: 1, duration: constant, typical: 10s, children: 8, depth: 2, child_share: 0.1, timeout: 4s }\n",
+    );
+    let (setting, workload) = short.make(1);
+    let mut world = World::new(setting, workload).unwrap();
+    world.run(Time::NEVER).unwrap();
+    assert!(world.is_done(), "{:?}", world.stuck());
+    assert_eq!(world.fates()[0].status, Some(Status::Failed));
+    let (mut spawned, mut missing) = (0, 0);
+    for (index, task) in world.workload().tasks.iter().enumerate().skip(1) {
+        let there = world.fates()[index].arrived < Time::NEVER;
+        let expected = match task.spawned_by {
+            0 => task.at < Time(4_000_000_000),
+            spawner => world.fates()[spawner as usize].arrived < Time::NEVER,
+        };
+        assert_eq!(there, expected, "T{index}, after {}", task.at);
+        spawned += u32::from(there);
+        missing += u32::from(!there);
+    }
+    assert!(spawned > 0 && missing > 0, "{spawned} {missing}");
 }

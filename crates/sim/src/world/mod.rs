@@ -85,8 +85,10 @@ enum Happening {
     Open,
     /// The next tasks arrive.
     Arrive,
-    /// A running task spawns another.
-    Spawn(u32),
+    /// A running task spawns another, if it still runs.
+    Spawn { child: u32, run: u32, generation: u32 },
+    /// What a task spawned reaches the coordinator.
+    Spawned(u32),
     /// Something goes wrong.
     Fault(u32),
     /// A worker that died, or was paused, is back.
@@ -691,7 +693,8 @@ impl World {
             Happening::Resubmit(at) => self.resubmit(at),
             Happening::Open => self.open(),
             Happening::Arrive => self.arrive(),
-            Happening::Spawn(index) => self.submit_spawned(index),
+            Happening::Spawn { child, run, generation } => self.spawn(child, run, generation),
+            Happening::Spawned(index) => self.submit_spawned(index),
             Happening::Fault(at) => self.go_wrong(at),
             Happening::Back(node) => self.come_back(node),
             Happening::Whole(part) => self.make_whole(part),
