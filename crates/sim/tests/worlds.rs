@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use filch_core::{Status, Time};
+use filch_core::{Span, Status, Time};
 use filch_sim::fuzz::{self, Verdict};
 use filch_sim::scenario::BUILTINS;
 use filch_sim::{Counts, Outcome, Scenario, World};
@@ -223,4 +223,63 @@ fn an_attempt_that_is_stopped_spawns_nothing_more() {
         missing += u32::from(!there);
     }
     assert!(spawned > 0 && missing > 0, "{spawned} {missing}");
+}
+
+#[test]
+fn a_lease_that_a_round_trip_leaves_no_time_for_is_refused_wherever_it_is_said() {
+    let far = |latency: &str, lease: &str| {
+        format!(
+            "cluster: [{{ count: 4 }}]\nnetwork: {{ latency: {latency} }}\n\
+             workload: {{ tasks: 40, duration: constant, typical: 5s, exclusive: 0.5 }}\n\
+             config: {{ limits: {{ lease: {lease} }} }}\n"
+        )
+    };
+    // A beat goes out every second, its answer comes two seconds later, and a worker stops three seconds after a beat.
+    let said = Scenario::from_yaml(&far("1s", "4s"), "far.yaml").unwrap_err().to_string();
+    assert!(said.contains("far.yaml:2:21") && said.contains("2s is too long for a lease of 4s"), "{said}");
+    assert!(said.contains("above 4s") && said.contains("config.limits.lease"), "{said}");
+    // Just below, it comes to an end.
+    let outcome = play(&scenario(&far("990ms", "4s")), 1);
+    assert_eq!(outcome.tasks.completed, 40);
+    for (path, value) in [("network.latency", "1s"), ("config.limits.lease", "1900ms")] {
+        let mut near = scenario(&far("500ms", "4s"));
+        let refusal = near.set(path, value).unwrap_err();
+        assert!(refusal.message.contains("is too long for a lease of"), "{path}: {refusal:?}");
+        assert!(refusal.help.is_some_and(|help| help.contains("config.limits.lease")), "{path}");
+        // What was refused has changed nothing.
+        assert_eq!(near.network.latency, Span::from_millis(500));
+        assert_eq!(near.config.limits.lease, Span::from_secs(4));
+    }
+    let mut takeover = Scenario::builtin("takeover").unwrap();
+    assert!(takeover.set("network.latency", "1s").is_err());
+}
+
+#[test]
+fn settings_of_the_machines_are_set_by_path() {
+    let mut scenario = Scenario::builtin("takeover").unwrap();
+    let before = scenario.config.clone();
+    for (path, value) in [("config.stealing.take", "one"), ("config.limits.lease", "7s")] {
+        scenario.set(path, value).unwrap();
+    }
+    assert_eq!(scenario.config.stealing.take, filch_core::config::Take::One);
+    assert_eq!(scenario.config.limits.lease, Span::from_secs(7));
+    // Nothing else has changed, and what was set stays when something else is.
+    scenario.set("network.latency", "3ms").unwrap();
+    let mut expected = before;
+    expected.stealing.take = filch_core::config::Take::One;
+    expected.limits.lease = Span::from_secs(7);
+    assert_eq!(scenario.config, expected);
+    for (path, value, part) in [
+        ("config.stealing.tak", "one", "did you mean `config.stealing.take`?"),
+        ("config.stealing.take", "most", "half"),
+        ("config.limits.lease", "0s", ""),
+        ("config.profile", "low_latency", "before"),
+        ("config.seed", "3", "seed"),
+        ("config", "3", "no single value"),
+    ] {
+        let refusal = scenario.set(path, value).unwrap_err();
+        let said = format!("{} {}", refusal.message, refusal.help.unwrap_or_default());
+        assert!(said.contains(part), "{path}={value}: {said}");
+    }
+    assert_eq!(scenario.config, expected);
 }
