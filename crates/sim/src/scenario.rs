@@ -60,10 +60,10 @@ pub struct Incident {
     pub at: Span,
     /// What.
     pub what: Trouble,
-    /// Which worker, counted from 0 over all classes; the first of those that a partition cuts off.
+    /// Which worker, counted from 0 over all classes; the first of those that are cut off, one way or both.
     #[serde(default)]
     pub worker: u32,
-    /// How many workers a partition cuts off, or how many crash together.
+    /// How many workers are cut off, or crash together.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     pub count: u32,
@@ -109,6 +109,10 @@ pub enum Trouble {
     Pause,
     /// Some workers are cut off from the rest.
     Partition,
+    /// Nobody hears some workers, which hear everybody.
+    Mute,
+    /// Some workers hear nobody, and everybody hears them.
+    Deafen,
     /// A worker's clock is ahead.
     Skew,
     /// A worker is told to leave.
@@ -470,6 +474,8 @@ impl Incident {
             }
             Trouble::Pause => for_all(&|node| Happens::Pause { node, span }),
             Trouble::Partition => vec![Fault { at, what: Happens::Partition { first: node, count, span } }],
+            Trouble::Mute => vec![Fault { at, what: Happens::Mute { first: node, count, span } }],
+            Trouble::Deafen => vec![Fault { at, what: Happens::Deafen { first: node, count, span } }],
             Trouble::Skew => for_all(&|node| Happens::Skew { node, ahead: span, fast_ppm: 0 }),
             Trouble::Drain => for_all(&|node| Happens::Drain { node }),
             Trouble::CoordinatorCrash => vec![Fault { at, what: Happens::CoordinatorCrash { back_after: span } }],

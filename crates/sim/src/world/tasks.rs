@@ -50,11 +50,16 @@ impl World {
         let spawner = self.workload.tasks[index as usize].spawned_by;
         let node = if spawner == NONE { NONE } else { self.fates[spawner as usize].node };
         self.mark(|| if node == NONE { Mark::Submitted { task: index } } else { Mark::Spawned { task: index, node } });
+        if let Some(after) = self.workload.cancelled_after(index) {
+            self.calendar.push(self.now + after, Happening::Cancel(index));
+        }
     }
 
+    /// A task is not taken in, and what it would have spawned does not exist.
     pub(super) fn refuse(&mut self, index: u32) {
         self.counts.refused += 1;
         self.fates[index as usize].status = Some(Status::Failed);
+        self.forget_unspawned(index);
     }
 
     /// What a running task spawns has reached the coordinator.
@@ -158,6 +163,10 @@ impl World {
         self.mark(|| Mark::Began { task: index, node, queued });
         if let Some(watch) = &mut self.watch {
             watch.may_begin(&self.workload, &self.fates, order, node, &self.nodes[node as usize].spec);
+            let (pin, id) = (self.pins.get(&index).copied(), self.nodes[node as usize].machine.id());
+            if pin.is_some() && pin != id {
+                watch.says(format!("{} began on worker {node}, and is pinned to another", self.workload.label(index)));
+            }
         }
         self.execute(run);
     }
@@ -232,6 +241,7 @@ impl World {
             found.missed.push(Happening::RunEnds { node, run, generation });
             return;
         }
+        let paused_since = found.paused_at >= running.since;
         let Running { node, task, attempt, index, stopping, .. } = self.end_run(run);
         let fails = self.workload.shape_of(index).fails;
         let end = match stopping {
@@ -241,6 +251,11 @@ impl World {
             None => End::Done,
         };
         self.fates[index as usize].finished |= end == End::Done;
+        if let Some(watch) = &mut self.watch {
+            // Who stands still does not look at the clock meanwhile.
+            let ran = if paused_since { Span::ZERO } else { self.now.since(running.since) };
+            watch.attempt_ended(&self.workload, index, end, ran);
+        }
         self.note(5, u64::from(index));
         self.mark(|| Mark::Ended { task: index, node, failed: end != End::Done });
         self.count_step(6, u64::from(node));
@@ -266,6 +281,7 @@ impl World {
             if status == Status::Completed && !fate.finished {
                 watch.says(format!("{label} is said to be completed, and no run of it came to its end"));
             }
+            watch.may_end_so(&self.workload, index, status, cause);
         }
         fate.status = Some(status);
         fate.ended = self.now;
@@ -282,13 +298,11 @@ impl World {
         }
     }
 
-    /// No attempt of a task is left: what none of them has spawned does not exist, nor what that would have spawned.
+    /// No attempt of a task is left: what none of them has spawned does not exist.
     fn forget_unspawned(&mut self, index: u32) {
-        let mut gone: Vec<u32> = self.children.of(index).into_vec();
-        while let Some(child) = gone.pop() {
+        for child in self.children.of(index) {
             if self.is_unspawned(child) {
                 self.refuse(child);
-                gone.extend(self.children.of(child));
             }
         }
     }
