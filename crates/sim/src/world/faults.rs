@@ -21,7 +21,7 @@ impl World {
             Happens::Pause { node, span } => self.pause(node, span),
             Happens::Partition { first, count, span } => self.cut(at + 1, first, count, span),
             Happens::Mute { first, count, span } => {
-                self.cut_one_way(at + 1, (first, count), span, |node| &mut node.mute)
+                self.cut_one_way(at + 1, (first, count), span, |node| &mut node.mute);
             }
             Happens::Deafen { first, count, span } => {
                 self.cut_one_way(at + 1, (first, count), span, |node| &mut node.deaf);
