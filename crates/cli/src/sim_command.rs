@@ -12,6 +12,7 @@ use clap::Subcommand;
 use comfy_table::Table;
 use filch_core::Time;
 use filch_sim::fuzz::{self, Verdict};
+use filch_sim::scenario::Unset;
 use filch_sim::{Outcome, World};
 use serde_json::json;
 
@@ -30,6 +31,7 @@ Examples:
   filch sim run jobs.jsonl.gz --report jobs.html        a recorded workload, with a page about it
   filch sim compare quality --victims random,power_of_two --seeds 10
   filch sim sweep hot-spot --vary network.latency=1ms..100ms
+  filch sim sweep hot-spot --vary config.stealing.take=one,half,enough
   filch sim fuzz --seeds 1000                           random clusters, work and faults; every invariant checked")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -94,7 +96,8 @@ struct CompareArgs {
 struct SweepArgs {
     #[command(flatten)]
     source: SourceArgs,
-    /// What varies, and its values: `network.latency=1ms..100ms` or `workload.sigma=0.5,1,2`.
+    /// What varies, and its values: `network.latency=1ms..100ms`, `workload.sigma=0.5,1,2` or, of the settings of the
+    /// machines, `config.stealing.take=one,half`.
     #[arg(long, value_name = "PATH=VALUES", required = true)]
     vary: String,
     /// Values between the ends of a range, both included.
@@ -362,17 +365,18 @@ fn compare(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     print_rows("policy", &rows, args.json)
 }
 
-/// What only whole numbers can be said of.
-const COUNTED: [&str; 3] = ["workers", "workload.tasks", "workload.per_worker"];
-
 fn sweep(args: &SweepArgs) -> anyhow::Result<ExitCode> {
     let Some((path, values)) = args.vary.split_once('=') else {
         output::error("--vary needs a path and values", Some("such as --vary network.latency=1ms..100ms"));
         return Ok(ExitCode::from(2));
     };
-    let path = source::full_path(path);
+    let path = source::full_path(path.trim());
+    let source = match args.source.read()? {
+        Ok(source) => source,
+        Err(status) => return Ok(status),
+    };
     let values = match source::values(values, args.steps) {
-        Ok(values) if COUNTED.contains(&&*path) => source::whole(values),
+        Ok(values) if source.is_counted(&path) => source::whole(values),
         Ok(values) => values,
         Err(problem) => {
             output::error(&problem, Some("a range such as 1ms..100ms, or a list such as 1,2,4"));
@@ -381,15 +385,13 @@ fn sweep(args: &SweepArgs) -> anyhow::Result<ExitCode> {
     };
     let mut rows = Vec::new();
     for value in values {
-        let mut source = match args.source.read()? {
-            Ok(source) => source,
-            Err(status) => return Ok(status),
-        };
-        if let Err(problem) = source.set(&path, &value) {
-            output::error(&problem, Some("`filch sim list` shows the scenarios, and docs/simulation.md their keys"));
+        let mut varied = source.clone();
+        if let Err(Unset { message, help }) = varied.set(&path, &value) {
+            let keys = "docs/simulation.md names the keys of a scenario, docs/config-reference.md those below `config`";
+            output::error(&message, help.as_deref().or(Some(keys)));
             return Ok(ExitCode::from(2));
         }
-        rows.push(Row::play(value, &source, args.seeds)?);
+        rows.push(Row::play(value, &varied, args.seeds)?);
     }
     print_rows(&path, &rows, args.json)
 }

@@ -81,6 +81,16 @@ fn comparing_and_sweeping_show_a_row_each() {
     let efficiencies: Vec<f64> =
         rows.as_array().expect("an array").iter().filter_map(|row| row["efficiency"].as_f64()).collect();
     assert!(efficiencies.len() == 3 && efficiencies[0] > efficiencies[2], "{rows}");
+    // Settings of the machines: whole numbers stay whole, and a value that is not played differently would be a lie.
+    let varied = |vary: &str| json(&["sim", "sweep", "hot-spot", "--vary", vary, "--seeds", "1", "--json"]);
+    let names = |rows: &Value| -> Vec<String> {
+        rows.as_array().expect("an array").iter().filter_map(|row| row["name"].as_str().map(str::to_owned)).collect()
+    };
+    let takes = varied("config.stealing.take=one,half");
+    assert_eq!(names(&takes), ["one", "half"]);
+    assert_ne!(takes[0]["messages_per_task"], takes[1]["messages_per_task"], "{takes}");
+    assert_eq!(names(&varied("config.limits.lease=2s..18s")).len(), 5);
+    assert_eq!(names(&varied("config.stealing.min_local_queue=1..4")), ["1", "2", "3", "4"]);
 }
 
 #[test]
@@ -97,7 +107,7 @@ fn wrong_input_is_refused_with_what_to_do() {
     let file = folder.join("wrong.yaml");
     std::fs::write(&file, "cluster: [{ count: 3 }]\nworkload:\n  duration: unifrom\n").expect("a file");
     let path = file.to_string_lossy().into_owned();
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["sim", "run", "hotspot"], 2, "did you mean `hot-spot`?"),
         (&["sim", "run", &path], 1, "wrong.yaml:3:13"),
         (&["sim", "run", "no/such.yaml"], 1, "cannot read `no/such.yaml`"),
@@ -105,6 +115,9 @@ fn wrong_input_is_refused_with_what_to_do() {
         (&["sim", "run", "basic", "--latency", "soon"], 2, "a duration"),
         (&["sim", "sweep", "basic", "--vary", "network.lag=1,2"], 2, "there is no `network.lag`"),
         (&["sim", "sweep", "basic", "--vary", "latency"], 2, "--vary needs"),
+        (&["sim", "sweep", "basic", "--vary", "config.stealing.tak=one"], 2, "did you mean `config.stealing.take`?"),
+        (&["sim", "sweep", "basic", "--vary", "config.profile=cpu_bound"], 2, "would hide it"),
+        (&["sim", "run", "takeover", "--latency", "1s"], 2, "above 4s"),
     ];
     for (args, status, part) in cases {
         let output = filch(args);

@@ -5,8 +5,8 @@ use filch_core::coordinator::{Coordinator, Input, Output};
 use filch_core::journal::{Detail, Journal};
 use filch_core::wire::{Group, Hello, Message, Order};
 use filch_core::{
-    Action, Config, End, Event, GraphTask, Held, JobId, KeyId, Record, Remaining, Scheduler, Span, Status, TaskId,
-    TaskSpec, Time, WorkerId, WorkerSpec,
+    Action, Config, End, Event, GraphTask, Held, JobId, KeyId, Record, Remaining, RetryTerms, Scheduler, Span, Status,
+    TaskId, TaskSpec, Time, WorkerId, WorkerSpec,
 };
 
 /// A coordinator, the journal it writes, and what it said last.
@@ -201,6 +201,55 @@ fn what_was_never_recorded_is_told_by_whoever_holds_it() {
     bench.coordinator.scheduler().check().unwrap();
     bench.hear(one, done(other));
     assert!(tasks.contains(&other.task) && bench.status(other.task) == Some(Status::Completed));
+}
+
+#[test]
+fn a_failure_that_was_recorded_does_not_count_again_when_it_is_said_again_after_a_restart() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.hear(worker, want(1));
+    let retry = RetryTerms { max_retries: 1, backoff: Span::from_secs(1), backoff_max: Span::from_secs(1) };
+    let task = bench.submit(TaskSpec { retry: Some(retry), ..TaskSpec::default() });
+    let first = bench.handed()[0].0.held;
+    let failed = |held| Message::Ended { held, ran: Span::from_secs(1), end: End::Failed { retry: true } };
+    bench.hear(worker, failed(first));
+    assert_eq!(bench.status(task), Some(Status::Retrying));
+    // Its pause is over when the next coordinator begins, and the worker was never told that its report was noted.
+    bench.now = bench.now + Span::from_secs(3);
+    bench.restart();
+    bench.hello(Some(worker), Vec::new());
+    bench.hear(worker, failed(first));
+    assert_eq!(bench.status(task), Some(Status::Queued), "one of its two attempts has failed");
+    bench.hear(worker, want(1));
+    let second = bench.handed()[0].0.held;
+    assert_eq!(second.task, task);
+    bench.hear(worker, failed(second));
+    assert_eq!(bench.status(task), Some(Status::Failed));
+}
+
+#[test]
+fn an_attempt_of_an_earlier_life_fails_once_however_often_that_is_said() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.hear(worker, want(1));
+    let retry = RetryTerms { max_retries: 1, backoff: Span::from_secs(1), backoff_max: Span::from_secs(1) };
+    let task = bench.submit(TaskSpec { retry: Some(retry), ..TaskSpec::default() });
+    let first = bench.handed()[0].0.held;
+    bench.restart();
+    bench.hello(Some(worker), vec![first]);
+    let failed = |held| Message::Ended { held, ran: Span::from_secs(1), end: End::TimedOut };
+    bench.hear(worker, failed(first));
+    assert_eq!(bench.status(task), Some(Status::Retrying));
+    // It waits for a worker again when the same is said once more.
+    bench.now = bench.now + Span::from_secs(3);
+    bench.step(Input::Tick);
+    assert_eq!(bench.status(task), Some(Status::Queued));
+    bench.hear(worker, failed(first));
+    assert_eq!(bench.status(task), Some(Status::Queued));
+    bench.hear(worker, want(1));
+    let second = bench.handed()[0].0.held;
+    bench.hear(worker, failed(second));
+    assert_eq!(bench.status(task), Some(Status::Failed));
 }
 
 #[test]

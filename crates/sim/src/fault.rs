@@ -48,6 +48,24 @@ pub enum Happens {
         /// How long.
         span: Span,
     },
+    /// Nobody hears some workers, which hear everybody.
+    Mute {
+        /// The first of them.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// How long.
+        span: Span,
+    },
+    /// Some workers hear nobody, and everybody hears them.
+    Deafen {
+        /// The first of them.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// How long.
+        span: Span,
+    },
     /// A worker's clock is set wrong.
     Skew {
         /// Which.
@@ -87,7 +105,9 @@ impl Happens {
             | Happens::Pause { node, .. }
             | Happens::Skew { node, .. }
             | Happens::Drain { node } => Some(node),
-            Happens::Partition { first, .. } => Some(first),
+            Happens::Partition { first, .. } | Happens::Mute { first, .. } | Happens::Deafen { first, .. } => {
+                Some(first)
+            }
             Happens::CoordinatorCrash { .. } | Happens::Takeover { .. } => None,
         }
     }

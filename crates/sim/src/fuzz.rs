@@ -146,7 +146,47 @@ impl Case {
         if rng.below(3) == 0 {
             case.draw_storm(&mut rng);
         }
+        // Drawn apart: half of the cases are as plain as they would be without.
+        let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x0dd5);
+        if rng.below(2) == 0 {
+            case.draw_wishes(&mut rng);
+        }
         case
+    }
+
+    /// Adds what submitters may wish besides, and a network that is cut in one direction only.
+    fn draw_wishes(&mut self, rng: &mut Rng) {
+        let typical = self.workload.typical;
+        let workload = &mut self.workload;
+        if rng.below(2) == 0 {
+            workload.cancelled = 0.6 * rng.unit();
+        }
+        if rng.below(2) == 0 {
+            workload.pinned = 0.6 * rng.unit();
+        }
+        if rng.below(3) == 0 {
+            // Seeded to every worker, and not to some.
+            workload.pushed_to = 1.0;
+        }
+        if rng.below(2) == 0 {
+            workload.timeout = typical.mul_f64(0.2 + 3.0 * rng.unit());
+            // What takes too long takes too long the next time.
+            self.config.retry.max_retries = rng.below(4) as u32;
+        }
+        if rng.below(2) == 0 {
+            let workers = self.workers();
+            for _ in 0..1 + rng.below(3) {
+                let at = Time::ZERO + Span::from_millis(rng.below(30_000) as u64);
+                let (first, count) = (rng.below(workers as usize) as u32, 1 + rng.below(workers as usize) as u32);
+                let span = Span::from_millis(rng.below(15_000) as u64);
+                let what = match rng.below(2) {
+                    0 => Happens::Mute { first, count, span },
+                    _ => Happens::Deafen { first, count, span },
+                };
+                self.faults.push(Fault { at, what });
+            }
+            self.faults.sort_by_key(|fault| fault.at);
+        }
     }
 
     /// Makes it a case of few workers, much that must not run twice at once, many attempts that fail, and coordinators
@@ -307,8 +347,11 @@ impl Case {
         if self.workload.children > 0 {
             add(&|case| case.workload.children = 0);
         }
+        if self.workload.timeout > Span::ZERO {
+            add(&|case| case.workload.timeout = Span::ZERO);
+        }
         type Share = fn(&mut Generator) -> &mut f64;
-        let shares: [Share; 7] = [
+        let shares: [Share; 9] = [
             |workload| &mut workload.wide,
             |workload| &mut workload.urgent,
             |workload| &mut workload.fails,
@@ -316,6 +359,8 @@ impl Case {
             |workload| &mut workload.exclusive,
             |workload| &mut workload.keyed,
             |workload| &mut workload.linked,
+            |workload| &mut workload.pinned,
+            |workload| &mut workload.cancelled,
         ];
         for pick in shares {
             if *pick(&mut self.workload.clone()) > 0.0 {

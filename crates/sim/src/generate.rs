@@ -107,6 +107,13 @@ pub struct Generator {
     #[serde(with = "filch_core::config::span")]
     #[schemars(schema_with = "filch_core::config::span::schema")]
     pub timeout: Span,
+    /// Share of the tasks that run at one worker and no other, each at the next one in turn; of those that ask for more than a
+    /// core or for a capability, none.
+    #[schemars(range(min = 0, max = 1))]
+    pub pinned: f64,
+    /// Share of the tasks that somebody cancels, at a moment up to twice as long after their arrival as they take.
+    #[schemars(range(min = 0, max = 1))]
+    pub cancelled: f64,
 }
 
 impl Default for Generator {
@@ -143,6 +150,8 @@ impl Default for Generator {
             keys: 1,
             linked: 0.0,
             timeout: Span::ZERO,
+            pinned: 0.0,
+            cancelled: 0.0,
         }
     }
 }
@@ -207,6 +216,7 @@ impl Generator {
             workload.tasks.push(Task { at, run: Run::Same(run), estimate, shape, parents, spawned_by: NONE });
         }
         self.spawn(&mut workload, &mut rng);
+        self.cancel(&mut workload, &mut rng);
         workload
     }
 
@@ -245,6 +255,7 @@ impl Generator {
         let mut drawn = |share: f64| share > 0.0 && rng.unit() < share;
         let (urgent, wide, requiring) = (drawn(self.urgent), drawn(self.wide), drawn(self.requiring));
         let (exclusive, keyed) = (drawn(self.exclusive), drawn(self.keyed));
+        let pinned = drawn(self.pinned) && !wide && !requiring;
         let cpus = if wide && self.cpus > 1 { 2 + rng.below(self.cpus as usize - 1) as u64 } else { 1 };
         let mut requires = CapabilitySet::default();
         if requiring && !self.requires.is_empty() {
@@ -266,7 +277,22 @@ impl Generator {
             deadline: None,
             timeout: (self.timeout > Span::ZERO).then_some(self.timeout),
             fails: self.fails,
+            pinned,
         })
+    }
+
+    /// Says which tasks are cancelled, and when.
+    fn cancel(&self, workload: &mut Workload, rng: &mut Rng) {
+        if self.cancelled == 0.0 {
+            return;
+        }
+        for (index, task) in workload.tasks.iter().enumerate() {
+            if rng.unit() < self.cancelled
+                && let Run::Same(run) = task.run
+            {
+                workload.cancels.push((index as u32, run.mul_f64(2.0 * rng.unit())));
+            }
+        }
     }
 
     /// How many tasks arrive for so many workers.

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, LazyLock};
 
-use filch_core::config::{ConfigErrors, Document, schema_of};
-use filch_core::worker::fence_after;
+use filch_core::config::{ConfigErrors, Document, nearest, schema_of};
+use filch_core::worker::longest_round_trip;
 use filch_core::{Config, Span, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,10 +60,10 @@ pub struct Incident {
     pub at: Span,
     /// What.
     pub what: Trouble,
-    /// Which worker, counted from 0 over all classes; the first of those that a partition cuts off.
+    /// Which worker, counted from 0 over all classes; the first of those that are cut off, one way or both.
     #[serde(default)]
     pub worker: u32,
-    /// How many workers a partition cuts off, or how many crash together.
+    /// How many workers are cut off, or crash together.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     pub count: u32,
@@ -75,6 +75,15 @@ pub struct Incident {
     #[serde(default = "twice")]
     #[schemars(range(min = 1.0))]
     pub factor: f64,
+}
+
+/// Why a value was not set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unset {
+    /// What is wrong with the path or the value.
+    pub message: String,
+    /// What to do about it, if that is known.
+    pub help: Option<String>,
 }
 
 /// Tasks of one scenario: some of that many take several GB.
@@ -100,6 +109,10 @@ pub enum Trouble {
     Pause,
     /// Some workers are cut off from the rest.
     Partition,
+    /// Nobody hears some workers, which hear everybody.
+    Mute,
+    /// Some workers hear nobody, and everybody hears them.
+    Deafen,
     /// A worker's clock is ahead.
     Skew,
     /// A worker is told to leave.
@@ -186,14 +199,20 @@ impl Scenario {
                 }
             }
             let Generator { exclusive, keyed, .. } = scenario.workload;
-            let lease = config.as_ref().map_or(Span::ZERO, |config| config.config.limits.lease);
-            if exclusive + keyed > 0.0 && config.is_some() && scenario.network.latency.0 * 2 >= fence_after(lease).0 {
-                let message = format!(
-                    "a round trip of {} is too long for a lease of {lease}: exclusive and keyed tasks would never begin",
-                    Span(scenario.network.latency.0 * 2)
-                );
-                let hint = "raise `config.limits.lease` to several round trips";
-                document.refuse("network.latency", &message, Some(hint));
+            if let Some(config) = &config
+                && exclusive + keyed > 0.0
+            {
+                let lease = config.config.limits.lease;
+                let round_trip = Span(scenario.network.latency.0.saturating_mul(2));
+                if round_trip >= longest_round_trip(lease) {
+                    let message = format!(
+                        "a round trip of {round_trip} is too long for a lease of {lease}: workers would stop exclusive and keyed \
+                         tasks before they hear that their lease goes on"
+                    );
+                    let least = Span(round_trip.0.saturating_mul(2));
+                    let hint = format!("raise `config.limits.lease` to several round trips, in any case above {least}");
+                    document.refuse("network.latency", &message, Some(&hint));
+                }
             }
             let Network { bandwidth, coordinator_bandwidth, sharing, .. } = scenario.network;
             if bandwidth == 0.0 && coordinator_bandwidth == 0.0 {
@@ -267,22 +286,53 @@ impl Scenario {
         Ok(())
     }
 
-    /// Sets a value by its path, such as `network.latency`, and reads the whole again.
+    /// Sets a value by its path, such as `network.latency` or `config.limits.lease`, and reads the whole again.
     ///
     /// # Errors
-    /// What is wrong with the path or the value.
-    pub fn set(&mut self, path: &str, value: &str) -> Result<(), String> {
-        let mut json = serde_json::to_value(&*self).map_err(|error| error.to_string())?;
-        let pointer = format!("/{}", path.replace('.', "/"));
-        let known = json.pointer_mut(&pointer).ok_or_else(|| format!("there is no `{path}` in a scenario"))?;
+    /// What is wrong with the path or the value. Nothing has changed then.
+    pub fn set(&mut self, path: &str, value: &str) -> Result<(), Unset> {
+        match path {
+            "config.seed" => return Err(Unset::because("every seed that is played is the machines' seed too")),
+            "config.profile" => {
+                let message = "a profile is applied before the settings of a scenario, which would hide it";
+                return Err(Unset::because(message).with_help("vary a setting such as `config.stealing.take`"));
+            }
+            _ => {}
+        }
+        let mut json = self.to_json();
+        let Some(known) = json.pointer_mut(&pointer(path)) else {
+            let unknown = Unset::because(format!("there is no `{path}` in a scenario"));
+            return Err(match near(&json, path) {
+                Some(near) => unknown.with_help(format!("did you mean `{near}`?")),
+                None => unknown,
+            });
+        };
+        if known.is_object() {
+            return Err(Unset::because(format!("`{path}` has no single value")));
+        }
         *known = serde_json::from_str(value).unwrap_or_else(|_| Json::from(value));
         // Through the same checks as a file: JSON is YAML too.
-        let read = Scenario::from_yaml(&json.to_string(), path).map_err(|errors| {
-            errors.problems().first().map_or_else(|| errors.to_string(), |problem| problem.message.clone())
+        let read = Scenario::from_yaml(&json.to_string(), path).map_err(|errors| match errors.problems().first() {
+            Some(problem) => Unset { message: problem.message.clone(), help: problem.help.clone() },
+            None => Unset::because(errors.to_string()),
         })?;
-        let (config, name, recorded) = (self.config.clone(), self.name.clone(), self.recorded.clone());
-        *self = Scenario { config, name, recorded, ..read };
+        let (name, recorded) = (self.name.clone(), self.recorded.clone());
+        *self = Scenario { name, recorded, ..read };
         Ok(())
+    }
+
+    /// Whether the value at a path is a whole number, and stays one.
+    #[must_use]
+    pub fn is_counted(&self, path: &str) -> bool {
+        self.to_json().pointer(&pointer(path)).is_some_and(Json::is_u64)
+    }
+
+    /// The whole file as it would have to be written.
+    fn to_json(&self) -> Json {
+        // Nothing in it is a map with keys that are no words, so neither fails.
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        json["config"] = serde_json::to_value(&self.config).unwrap_or_default();
+        json
     }
 
     /// Takes the recorded work that `trace` names, and its cluster if the scenario has none.
@@ -382,6 +432,29 @@ impl Scenario {
     }
 }
 
+impl Unset {
+    fn because(message: impl Into<String>) -> Unset {
+        Unset { message: message.into(), help: None }
+    }
+
+    fn with_help(self, help: impl Into<String>) -> Unset {
+        Unset { help: Some(help.into()), ..self }
+    }
+}
+
+fn pointer(path: &str) -> String {
+    format!("/{}", path.replace('.', "/"))
+}
+
+/// The path that an unknown one was most likely meant to be: another key of the same section.
+fn near(json: &Json, path: &str) -> Option<String> {
+    let (section, key) = path.rsplit_once('.').map_or(("", path), |(section, key)| (section, key));
+    let known = if section.is_empty() { Some(json) } else { json.pointer(&pointer(section)) };
+    let keys: Vec<&str> = known?.as_object()?.keys().map(String::as_str).collect();
+    let found = nearest(key, &keys)?;
+    Some(if section.is_empty() { found.to_owned() } else { format!("{section}.{found}") })
+}
+
 impl Incident {
     fn faults(&self) -> Vec<Fault> {
         let at = Time::ZERO + self.at;
@@ -401,6 +474,8 @@ impl Incident {
             }
             Trouble::Pause => for_all(&|node| Happens::Pause { node, span }),
             Trouble::Partition => vec![Fault { at, what: Happens::Partition { first: node, count, span } }],
+            Trouble::Mute => vec![Fault { at, what: Happens::Mute { first: node, count, span } }],
+            Trouble::Deafen => vec![Fault { at, what: Happens::Deafen { first: node, count, span } }],
             Trouble::Skew => for_all(&|node| Happens::Skew { node, ahead: span, fast_ppm: 0 }),
             Trouble::Drain => for_all(&|node| Happens::Drain { node }),
             Trouble::CoordinatorCrash => vec![Fault { at, what: Happens::CoordinatorCrash { back_after: span } }],
@@ -435,8 +510,8 @@ mod tests {
         assert!(said.contains("x.yaml:3:36") && said.contains("no worker 9"), "{said}");
         let text = "cluster: [{ count: 4 }]\nnetwork: { latency: 6s }\nworkload: { tasks: 3, keyed: 0.5 }\nconfig: { limits: { lease: 15s } }\n";
         let said = Scenario::from_yaml(text, "x.yaml").unwrap_err().to_string();
-        assert!(said.contains("x.yaml:2:21") && said.contains("would never begin"), "{said}");
-        assert!(Scenario::from_yaml(&text.replace("6s", "5s"), "x.yaml").is_ok());
+        assert!(said.contains("x.yaml:2:21") && said.contains("workers would stop"), "{said}");
+        assert!(Scenario::from_yaml(&text.replace("6s", "3s"), "x.yaml").is_ok());
         assert!(Scenario::from_yaml("about: nobody", "x").unwrap_err().to_string().contains("needs workers"));
     }
 

@@ -1,9 +1,9 @@
 //! What must hold in every world, checked after every event: nothing runs beside what it must not, beyond what its worker
-//! has, or before what it waits for; every task has one outcome.
+//! has, longer than it may, or before what it waits for; every task has one outcome, and one that may follow from what happened.
 
 use filch_core::map::Map;
 use filch_core::wire::Order;
-use filch_core::{Amount, Config, ResourceId, WorkerSpec};
+use filch_core::{Amount, Cause, Config, End, ResourceId, Span, Status, WorkerSpec};
 
 use crate::workload::Workload;
 use crate::world::Fate;
@@ -21,6 +21,10 @@ pub struct Watch {
     keys: Map<u32, u32>,
     /// Runs of every worker, and what they reserve.
     nodes: Vec<(u32, Map<ResourceId, Amount>)>,
+    /// How often a failed task is tried again.
+    max_retries: u32,
+    /// Attempts that failed, and those among them that ran too long.
+    failures: Map<u32, (u32, u32)>,
 }
 
 impl Watch {
@@ -33,6 +37,8 @@ impl Watch {
             running: Map::default(),
             keys: Map::default(),
             nodes: vec![(0, Map::default()); nodes],
+            max_retries: config.retry.max_retries,
+            failures: Map::default(),
         }
     }
 
@@ -95,6 +101,35 @@ impl Watch {
         }
         if let Some(over) = over {
             self.says(over);
+        }
+    }
+
+    /// An attempt has come to its end after so long, at its worker; nobody else may know yet.
+    pub(crate) fn attempt_ended(&mut self, workload: &Workload, index: u32, end: End, ran: Span) {
+        if let Some(timeout) = workload.shape_of(index).timeout.filter(|timeout| ran > *timeout) {
+            self.says(format!("{} ran for {ran}, and may for {timeout}", workload.label(index)));
+        }
+        let failures = self.failures.entry(index).or_default();
+        failures.0 += u32::from(matches!(end, End::Failed { .. } | End::TimedOut));
+        failures.1 += u32::from(end == End::TimedOut);
+    }
+
+    /// A task is settled: is that what may become of it?
+    pub(crate) fn may_end_so(&mut self, workload: &Workload, index: u32, status: Status, cause: Cause) {
+        let label = workload.label(index);
+        let (failed, timed_out) = self.failures.get(&index).copied().unwrap_or_default();
+        if status == Status::Cancelled && workload.cancelled_after(index).is_none() {
+            self.says(format!("{label} is said to be cancelled, and nobody has asked for that"));
+        }
+        // A timeout is a failure, and every failure but the last is followed by another attempt.
+        if matches!(cause, Cause::TimedOut | Cause::Reported)
+            && (status != Status::Failed || failed <= self.max_retries)
+        {
+            let tries = self.max_retries + 1;
+            self.says(format!("{label} is {} after {failed} attempts that failed, of {tries}", status.name()));
+        }
+        if cause == Cause::TimedOut && timed_out == 0 {
+            self.says(format!("{label} is said to have run too long, and no attempt of it did"));
         }
     }
 

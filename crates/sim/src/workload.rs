@@ -56,6 +56,8 @@ pub struct Shape {
     pub timeout: Option<Span>,
     /// Share of its attempts that fail.
     pub fails: f64,
+    /// Whether it runs at one worker and no other: which, its position in the workload says.
+    pub pinned: bool,
 }
 
 /// One edge of the graph.
@@ -133,6 +135,8 @@ pub struct Workload {
     pub input: f64,
     /// Whether every task goes to the queue of one of the first workers at submission: how many of them.
     pub seeded_to: Option<u32>,
+    /// Tasks that somebody cancels, by their position, and how long after their arrival.
+    pub cancels: Vec<(u32, Span)>,
 }
 
 impl Workload {
@@ -171,6 +175,13 @@ impl Workload {
     pub fn parents_of(&self, task: u32) -> &[Parent] {
         let (start, count) = self.tasks[task as usize].parents;
         &self.parents[start as usize..(start + count) as usize]
+    }
+
+    /// How long after its arrival a task is cancelled, if it is.
+    #[must_use]
+    pub fn cancelled_after(&self, task: u32) -> Option<Span> {
+        let at = self.cancels.binary_search_by_key(&task, |cancel| cancel.0).ok()?;
+        Some(self.cancels[at].1)
     }
 
     /// How long a task takes on a worker of a class, at speed 1.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use filch_core::Time;
+use filch_core::{Span, Status, Time};
 use filch_sim::fuzz::{self, Verdict};
 use filch_sim::scenario::BUILTINS;
 use filch_sim::{Counts, Outcome, Scenario, World};
@@ -26,7 +26,7 @@ fn play(scenario: &Scenario, seed: u64) -> Outcome {
 #[test]
 fn the_same_seed_is_the_same_world() {
     // Debug and release alike: a change of these is a change of decisions, or of what is drawn from a seed.
-    let known = [("hot-spot", 1, "e6c6cc3a9a0d4f71"), ("worker-churn", 3, "2bfa9546aea2c8f8")];
+    let known = [("hot-spot", 1, "e6c6cc3a9a0d4f71"), ("worker-churn", 3, "a383bdf51ec8a53a")];
     for (name, seed, digest) in known {
         let mut scenario = Scenario::builtin(name).unwrap();
         scenario.set_workers(10);
@@ -175,4 +175,147 @@ fn thieves_that_are_often_refused_change_whom_they_ask() {
     fixed.override_setting("stealing", "strategy", "power_of_two").unwrap();
     // What is asked first is the same; so somebody must have judged otherwise since.
     assert_ne!(play(&adaptive, 1).digest, play(&fixed, 1).digest);
+}
+
+#[test]
+fn a_worker_that_died_spawns_nothing_and_the_next_attempt_spawns_the_rest_once() {
+    let crash = scenario(
+        "cluster: [{ count: 1, slots: 1 }]\n\
+         workload: { tasks: 1, duration: constant, typical: 10s, children: 8, depth: 1, child_share: 0.1 }\n\
+         events: [{ at: 4s, what: crash, span: 60s }]\n",
+    );
+    let (died, back) = (Time(4_000_000_000), Time(64_000_000_000));
+    for seed in 1..=3 {
+        let (setting, workload) = crash.make(seed);
+        let mut world = World::new(setting, workload).unwrap();
+        world.run(Time::NEVER).unwrap();
+        let arrivals: Vec<Time> = world.fates()[1..].iter().map(|fate| fate.arrived).collect();
+        let (before, after) = (
+            arrivals.iter().filter(|at| **at <= died).count(),
+            arrivals.iter().filter(|at| **at > back && **at < Time::NEVER).count(),
+        );
+        assert!(before > 0 && after > 0 && before + after == 8, "seed {seed}: {arrivals:?}");
+        assert_eq!((world.counts().submitted, world.counts().refused), (9, 0), "seed {seed}");
+        assert!(world.fates().iter().all(|fate| fate.status == Some(Status::Completed)), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_attempt_that_is_stopped_spawns_nothing_more() {
+    let short = scenario(
+        "cluster: [{ count: 2 }]\n\
+         workload: { tasks: 1, duration: constant, typical: 10s, children: 8, depth: 2, child_share: 0.1, timeout: 4s }\n",
+    );
+    let (setting, workload) = short.make(1);
+    let mut world = World::new(setting, workload).unwrap();
+    world.run(Time::NEVER).unwrap();
+    assert!(world.is_done(), "{:?}", world.stuck());
+    assert_eq!(world.fates()[0].status, Some(Status::Failed));
+    let (mut spawned, mut missing) = (0, 0);
+    for (index, task) in world.workload().tasks.iter().enumerate().skip(1) {
+        let there = world.fates()[index].arrived < Time::NEVER;
+        let expected = match task.spawned_by {
+            0 => task.at < Time(4_000_000_000),
+            spawner => world.fates()[spawner as usize].arrived < Time::NEVER,
+        };
+        assert_eq!(there, expected, "T{index}, after {}", task.at);
+        spawned += u32::from(there);
+        missing += u32::from(!there);
+    }
+    assert!(spawned > 0 && missing > 0, "{spawned} {missing}");
+}
+
+#[test]
+fn a_lease_that_a_round_trip_leaves_no_time_for_is_refused_wherever_it_is_said() {
+    let far = |latency: &str, lease: &str| {
+        format!(
+            "cluster: [{{ count: 4 }}]\nnetwork: {{ latency: {latency} }}\n\
+             workload: {{ tasks: 40, duration: constant, typical: 5s, exclusive: 0.5 }}\n\
+             config: {{ limits: {{ lease: {lease} }} }}\n"
+        )
+    };
+    // A beat goes out every second, its answer comes two seconds later, and a worker stops three seconds after a beat.
+    let said = Scenario::from_yaml(&far("1s", "4s"), "far.yaml").unwrap_err().to_string();
+    assert!(said.contains("far.yaml:2:21") && said.contains("2s is too long for a lease of 4s"), "{said}");
+    assert!(said.contains("above 4s") && said.contains("config.limits.lease"), "{said}");
+    // Just below, it comes to an end.
+    let outcome = play(&scenario(&far("990ms", "4s")), 1);
+    assert_eq!(outcome.tasks.completed, 40);
+    for (path, value) in [("network.latency", "1s"), ("config.limits.lease", "1900ms")] {
+        let mut near = scenario(&far("500ms", "4s"));
+        let refusal = near.set(path, value).unwrap_err();
+        assert!(refusal.message.contains("is too long for a lease of"), "{path}: {refusal:?}");
+        assert!(refusal.help.is_some_and(|help| help.contains("config.limits.lease")), "{path}");
+        // What was refused has changed nothing.
+        assert_eq!(near.network.latency, Span::from_millis(500));
+        assert_eq!(near.config.limits.lease, Span::from_secs(4));
+    }
+    let mut takeover = Scenario::builtin("takeover").unwrap();
+    assert!(takeover.set("network.latency", "1s").is_err());
+}
+
+#[test]
+fn settings_of_the_machines_are_set_by_path() {
+    let mut scenario = Scenario::builtin("takeover").unwrap();
+    let before = scenario.config.clone();
+    for (path, value) in [("config.stealing.take", "one"), ("config.limits.lease", "7s")] {
+        scenario.set(path, value).unwrap();
+    }
+    assert_eq!(scenario.config.stealing.take, filch_core::config::Take::One);
+    assert_eq!(scenario.config.limits.lease, Span::from_secs(7));
+    // Nothing else has changed, and what was set stays when something else is.
+    scenario.set("network.latency", "3ms").unwrap();
+    let mut expected = before;
+    expected.stealing.take = filch_core::config::Take::One;
+    expected.limits.lease = Span::from_secs(7);
+    assert_eq!(scenario.config, expected);
+    for (path, value, part) in [
+        ("config.stealing.tak", "one", "did you mean `config.stealing.take`?"),
+        ("config.stealing.take", "most", "half"),
+        ("config.limits.lease", "0s", ""),
+        ("config.profile", "low_latency", "before"),
+        ("config.seed", "3", "seed"),
+        ("config", "3", "no single value"),
+    ] {
+        let refusal = scenario.set(path, value).unwrap_err();
+        let said = format!("{} {}", refusal.message, refusal.help.unwrap_or_default());
+        assert!(said.contains(part), "{path}={value}: {said}");
+    }
+    assert_eq!(scenario.config, expected);
+}
+
+#[test]
+fn a_peer_that_is_dead_refuses_and_one_that_is_cut_off_is_silent() {
+    let base = "cluster: [{ count: 8, slots: 1 }]\nnetwork: { latency: 1ms }\n\
+         workload: { tasks: 400, duration: log_normal, typical: 500ms, pushed_to: 0.5 }\n\
+         config: { stealing: { take: one } }\nevents:\n";
+    let incident = |what: &str| format!("{base}  - {{ at: 5s, what: {what}, worker: 0, count: 3, span: 5s }}\n");
+    let crash = play(&scenario(&incident("crash")), 1);
+    assert!(crash.steals.network_errors > 0, "{:?}", crash.steals);
+    for what in ["partition", "mute", "deafen"] {
+        let cut = play(&scenario(&incident(what)), 1);
+        assert!(cut.steals.network_errors == 0 && cut.steals.timeouts > 0, "{what}: {:?}", cut.steals);
+        assert_eq!(cut.tasks.completed, 400, "{what}");
+    }
+}
+
+#[test]
+fn tasks_are_pinned_cancelled_and_stopped_as_the_workload_says() {
+    let wishes = scenario(
+        "cluster: [{ count: 4, slots: 2 }]\n\
+         workload: { tasks: 200, duration: exponential, typical: 1s, pinned: 0.3, cancelled: 0.3, timeout: 2s }\n",
+    );
+    let (mut setting, workload) = wishes.make(1);
+    setting.watch = true;
+    let mut world = World::new(setting, workload).unwrap();
+    world.run(Time::NEVER).unwrap();
+    let of = |status: Status| world.fates().iter().filter(|fate| fate.status == Some(status)).count();
+    let asked = world.workload().cancels.len();
+    let (cancelled, failed, completed) = (of(Status::Cancelled), of(Status::Failed), of(Status::Completed));
+    assert!(cancelled > 20 && cancelled <= asked, "{cancelled} of {asked}");
+    assert!(failed > 5 && completed > 50 && cancelled + failed + completed == 200, "{failed} {completed}");
+    for (index, fate) in world.fates().iter().enumerate() {
+        let shape = world.workload().shape_of(index as u32);
+        assert!(!shape.pinned || fate.runs == 0 || fate.node as usize == index % 4, "T{index} ran at {}", fate.node);
+    }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use filch_core::config::{self, nearest};
-use filch_sim::scenario::BUILTINS;
+use filch_sim::scenario::{BUILTINS, Unset};
 use filch_sim::trace::{self, Imported};
 use filch_sim::workload::Workload;
 use filch_sim::{Scenario, Setting};
@@ -39,6 +39,9 @@ pub(crate) struct SourceArgs {
     latency: Option<String>,
 }
 
+/// What only whole numbers can be said of, although a scenario may say nothing of it.
+const COUNTED: [&str; 3] = ["workers", "workload.tasks", "workload.per_worker"];
+
 /// What was found.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
@@ -54,16 +57,22 @@ impl Source {
         self.scenario.make(seed)
     }
 
-    pub(crate) fn set(&mut self, path: &str, value: &str) -> Result<(), String> {
+    pub(crate) fn set(&mut self, path: &str, value: &str) -> Result<(), Unset> {
+        let refuse = |message: String| Unset { message, help: None };
         if self.scenario.is_recorded() && (path.starts_with("workload.") || path == "trace.file") {
-            return Err(format!("`{path}` changes nothing: the work comes from a trace"));
+            return Err(refuse(format!("`{path}` changes nothing: the work comes from a trace")));
         }
         if path == "workers" {
-            let count = value.parse().map_err(|_| format!("`{value}` is no number of workers"))?;
+            let count = value.parse().map_err(|_| refuse(format!("`{value}` is no number of workers")))?;
             self.scenario.set_workers(count);
             return Ok(());
         }
         self.scenario.set(path, value)
+    }
+
+    /// Whether the value at a path can only be a whole number.
+    pub(crate) fn is_counted(&self, path: &str) -> bool {
+        COUNTED.contains(&path) || self.scenario.is_counted(path)
     }
 }
 
@@ -88,9 +97,9 @@ impl SourceArgs {
         }
         let mut source = Source { scenario };
         if let Some(latency) = &self.latency
-            && let Err(problem) = source.set("network.latency", latency)
+            && let Err(Unset { message, help }) = source.set("network.latency", latency)
         {
-            output::error(&problem, Some("a duration such as 500us, 20ms or 1s"));
+            output::error(&message, help.as_deref().or(Some("a duration such as 500us, 20ms or 1s")));
             return Ok(Err(ExitCode::from(2)));
         }
         Ok(Ok(source))

@@ -192,6 +192,11 @@ impl Scheduler {
         self.describe(id.slot, &known.spec, job, index, rank, 0);
         let task = self.tasks.at_mut(id.slot);
         (task.payload, task.attempt, task.retries) = (known.payload, known.attempt, known.retries);
+        // The attempt that is known has failed, and that counts already: whoever says so again, because it was never told that this
+        // is noted, is late.
+        if known.holder.is_none() && known.attempt > 0 {
+            task.attempt += 1;
+        }
         if known.is_element
             && let Some(array) = &self.jobs[job].array
         {

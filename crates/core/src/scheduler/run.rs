@@ -444,6 +444,11 @@ impl Scheduler {
         let task = self.tasks.at_mut(slot);
         task.retries = task.retries.saturating_add(1);
         let (attempt, retries) = (task.attempt, task.retries);
+        // Of an attempt that this life has given out nothing more counts when it has failed. One of an earlier life would be taken
+        // for one that nobody knew of, and fail again, whenever that is said again.
+        if attempt <= self.first_generation {
+            task.attempt = self.first_generation + 1;
+        }
         self.counters.retries += 1;
         self.back_off(slot, due, cause, actions);
         let task = self.tasks.id(slot);

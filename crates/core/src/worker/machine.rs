@@ -14,6 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::holdings::Holdings;
+use super::lease::{beat_every, fence_after};
 use super::recent::Recent;
 use super::registry::Registry;
 use super::taken::Taken;
@@ -41,13 +42,6 @@ const PEERS_KEPT: usize = 16;
 const HARDLY: f64 = 0.01;
 /// Tasks asked for ahead of need at the most, for each slot.
 const MOST_AHEAD: u32 = 64;
-
-/// How long after it was last heard a worker stops what must never run twice: early enough that it has stopped before
-/// anybody else may begin it.
-#[must_use]
-pub fn fence_after(lease: Span) -> Span {
-    Span(lease.0 / 4 * 3)
-}
 
 /// What can happen to a worker.
 #[derive(Clone, Debug)]
@@ -427,7 +421,7 @@ impl WorkerMachine {
     }
 
     fn beat_every(&self) -> Span {
-        Span(self.lease.0 / 4)
+        beat_every(self.lease)
     }
 
     fn fire_timers(&mut self, out: &mut Vec<Output>) {

@@ -1,6 +1,7 @@
 //! What a worker is to the scheduler: what it can do, how much it has, and how it fares; and the machine it runs itself.
 
 mod holdings;
+mod lease;
 mod machine;
 mod recent;
 mod registry;
@@ -9,7 +10,8 @@ mod taken;
 mod tests;
 mod unnoted;
 
-pub use machine::{Input, Output, WorkerMachine, fence_after};
+pub use lease::{fence_after, longest_round_trip};
+pub use machine::{Input, Output, WorkerMachine};
 
 use crate::capabilities::CapabilitySet;
 use crate::ids::{ResourceId, WorkerId};

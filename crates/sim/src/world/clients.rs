@@ -1,5 +1,7 @@
 //! Those who submit. Whoever is not told that a submission is durable submits it again under the same key, until it is.
 //!
+//! Whoever cancels a task does so again until it has an outcome that is durable.
+//!
 //! The key of a task is its position in the workload. A coordinator that knows the key, or finds it on the disk, does not
 //! enter the task again. Without a disk whatever is submitted is durable at once.
 
@@ -98,9 +100,10 @@ impl World {
         !refused
     }
 
-    fn spec(&self, index: u32) -> TaskSpec {
+    fn spec(&mut self, index: u32) -> TaskSpec {
         let mut spec = self.workload.spec(index);
-        spec.seeded = self.seeded(index);
+        spec.pin = self.pin(index);
+        spec.seeded = self.seeded(index).filter(|_| spec.pin.is_none());
         let spawner = self.workload.tasks[index as usize].spawned_by;
         if spawner != NONE {
             let (scheduler, id) = (self.leader().coordinator.scheduler(), self.ids[spawner as usize]);
@@ -135,6 +138,44 @@ impl World {
             graph.push(task);
         }
         graph
+    }
+
+    /// The worker a task is pinned to, if it is: the same whenever it is submitted, whether that is still there or not.
+    fn pin(&mut self, index: u32) -> Option<WorkerId> {
+        if !self.workload.shape_of(index).pinned {
+            return None;
+        }
+        if let Some(pin) = self.pins.get(&index) {
+            return Some(*pin);
+        }
+        let pin = self.nodes.get(index as usize % self.nodes.len())?.machine.id()?;
+        self.pins.insert(index, pin);
+        Some(pin)
+    }
+
+    /// Somebody cancels a task, and looks later whether that has become of it.
+    pub(super) fn cancel(&mut self, index: u32) {
+        if self.fates[index as usize].status.is_some() {
+            return;
+        }
+        let (leader, task) = (self.leader_at(), self.ids[index as usize]);
+        let is_known = self.disk.is_none() || self.stored[index as usize];
+        // Nobody names a task that nobody has acknowledged.
+        if self.leader().alive && is_known {
+            self.count_step(22, u64::from(index));
+            self.tell(leader, Input::Event(Event::Cancel { task }));
+            let coordinator = &mut self.seats[leader as usize].coordinator;
+            // Refused if it was settled already, and that is not durable yet.
+            coordinator.take_refusal();
+            if let Some(watch) = &mut self.watch
+                && coordinator.scheduler().status(task).is_some_and(|status| !status.is_settled())
+            {
+                watch.says(format!("{} was cancelled and goes on", self.workload.label(index)));
+            }
+        }
+        if self.fates[index as usize].status.is_none() {
+            self.calendar.push(self.now + PATIENCE, Happening::Cancel(index));
+        }
     }
 
     /// The worker whose queue a task goes to at submission, if the workload says so.

@@ -3,7 +3,7 @@
 use filch_core::worker::{self, WorkerMachine};
 use filch_core::{Span, Time};
 
-use super::{Clock, Happening, Running, World};
+use super::{Clock, Happening, Node, Running, World};
 use crate::fault::Happens;
 use crate::marks::Mark;
 
@@ -20,6 +20,12 @@ impl World {
             }
             Happens::Pause { node, span } => self.pause(node, span),
             Happens::Partition { first, count, span } => self.cut(at + 1, first, count, span),
+            Happens::Mute { first, count, span } => {
+                self.cut_one_way(at + 1, (first, count), span, |node| &mut node.mute);
+            }
+            Happens::Deafen { first, count, span } => {
+                self.cut_one_way(at + 1, (first, count), span, |node| &mut node.deaf);
+            }
             Happens::Skew { node, ahead, fast_ppm } => {
                 let Some(found) = self.nodes.get_mut(node as usize) else { return };
                 // No machine sees its clock go backwards.
@@ -54,7 +60,7 @@ impl World {
         found.paused_until = Time::ZERO;
         for missed in std::mem::take(&mut found.missed) {
             // Messages to a process that is gone are gone with it.
-            if let Happening::Deliver(at) = missed {
+            if let Happening::Deliver(at) | Happening::Refused(at) = missed {
                 self.frames[at as usize].messages.clear();
                 self.free_frames.push(at);
             }
@@ -87,6 +93,15 @@ impl World {
             self.nodes[node as usize].part = part;
         }
         self.calendar.push(self.now + span, Happening::Whole(part));
+    }
+
+    /// Nothing that some workers say, or that is said to them, arrives.
+    fn cut_one_way(&mut self, cut: u32, workers: (u32, u32), span: Span, way: fn(&mut Node) -> &mut u32) {
+        let (all, (first, count)) = (self.nodes.len() as u32, workers);
+        for step in 0..count.min(all) {
+            *way(&mut self.nodes[((first + step) % all) as usize]) = cut;
+        }
+        self.calendar.push(self.now + span, Happening::Whole(cut));
     }
 
     /// A worker is back: a new process if it had died, the old one if it stood still.
@@ -131,8 +146,12 @@ impl World {
 
     pub(super) fn make_whole(&mut self, part: u32) {
         self.note(15, u64::from(part));
-        for node in self.nodes.iter_mut().filter(|node| node.part == part) {
-            node.part = 0;
+        for node in &mut self.nodes {
+            for cut in [&mut node.part, &mut node.mute, &mut node.deaf] {
+                if *cut == part {
+                    *cut = 0;
+                }
+            }
         }
         if self.disk.is_some() {
             self.reach_disk(part);

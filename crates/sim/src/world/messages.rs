@@ -5,7 +5,8 @@ use filch_core::wire::{Message, Party};
 use filch_core::worker;
 use filch_core::{Action, Time, WorkerId};
 
-use super::{Frame, Happening, Node, Parcel, Route, Sender, World};
+use super::seats::Place;
+use super::{Frame, Happening, NOBODY, Node, Parcel, Route, Sender, World};
 use crate::marks::Mark;
 use crate::workload::NONE;
 
@@ -27,12 +28,16 @@ impl World {
         self.counts.messages += 1;
         self.beats_sent += u64::from(heartbeat);
         let open = match (route.from, route.to) {
-            (Sender::Coordinator, Some(node)) => self.lines[node as usize].open,
+            (Sender::Coordinator, Some(node)) => {
+                let open = self.lines[node as usize].open;
+                // A process that has died and the one that follows it are two places.
+                if open != NONE && self.frames[open as usize].route.life == route.life { open } else { NONE }
+            }
             // A worker sends to few at a time.
             (from, to) => {
                 let same = |at: &u32| {
-                    let route = &self.frames[*at as usize].route;
-                    route.to == to && route.from == from
+                    let known = &self.frames[*at as usize].route;
+                    known.to == to && known.from == from && known.life == route.life
                 };
                 self.open.iter().copied().find(same).unwrap_or(NONE)
             }
@@ -88,14 +93,12 @@ impl World {
             return;
         }
         let route = *route;
-        let seat = self.seats[route.seat as usize].part;
-        let part = |node: Option<u32>| node.map_or(seat, |node| self.nodes[node as usize].part);
         let from = match route.from {
             Sender::Coordinator => None,
             Sender::Worker(_, node) | Sender::Stranger(node) => Some(node),
         };
-        let connected = part(from) == part(route.to);
-        let copies = if connected { self.setting.network.copies(&mut self.rng) } else { 0 };
+        let copies =
+            if self.reaches(route.seat, from, route.to) { self.setting.network.copies(&mut self.rng) } else { 0 };
         if copies == 0 {
             self.frames[at as usize].messages.clear();
             self.free_frames.push(at);
@@ -124,12 +127,34 @@ impl World {
         }
     }
 
+    /// Whether what somebody sends reaches somebody else; none is the coordinator.
+    fn reaches(&self, seat: u32, from: Option<u32>, to: Option<u32>) -> bool {
+        let seat = self.seats[seat as usize].part;
+        let part = |node: Option<u32>| node.map_or(seat, |node| self.nodes[node as usize].part);
+        let is_mute = from.is_some_and(|node| self.nodes[node as usize].mute != 0);
+        let is_deaf = to.is_some_and(|node| self.nodes[node as usize].deaf != 0);
+        part(from) == part(to) && !is_mute && !is_deaf
+    }
+
     pub(super) fn deliver(&mut self, at: u32) {
-        let Route { to, seat, life, from } = self.frames[at as usize].route;
+        let Route { to, seat, life, from, .. } = self.frames[at as usize].route;
         if let Some(node) = to
             && self.nodes[node as usize].paused_until > self.now
         {
             self.nodes[node as usize].missed.push(Happening::Deliver(at));
+            return;
+        }
+        if let (Some(node), Sender::Worker(_, asker)) = (to, from)
+            && self.lines[node as usize].life != life
+        {
+            // The machine is there and the process is not: it refuses, unless that is lost on its way back.
+            self.frames[at as usize].messages.clear();
+            if self.reaches(seat, to, Some(asker)) {
+                let due = self.now + self.setting.network.delay(&mut self.rng);
+                self.calendar.push(due, Happening::Refused(at));
+            } else {
+                self.free_frames.push(at);
+            }
             return;
         }
         let mut messages = std::mem::take(&mut self.frames[at as usize].messages);
@@ -138,6 +163,22 @@ impl World {
         messages.clear();
         self.frames[at as usize].messages = messages;
         self.free_frames.push(at);
+    }
+
+    /// A worker hears that a peer is not there any more.
+    pub(super) fn refused(&mut self, at: u32) {
+        let Route { from, peer, .. } = self.frames[at as usize].route;
+        let Sender::Worker(asker, node) = from else { return };
+        if self.nodes[node as usize].paused_until > self.now {
+            self.nodes[node as usize].missed.push(Happening::Refused(at));
+            return;
+        }
+        self.free_frames.push(at);
+        // Whoever follows a process that has died did not ask.
+        if self.nodes[node as usize].machine.id() == Some(asker) {
+            self.count_step(23, u64::from(node));
+            self.input(node, worker::Input::Unreachable(peer));
+        }
     }
 
     /// The messages of a frame, one after the other; what they are answered goes out when all have been heard.
@@ -208,7 +249,8 @@ impl World {
         for output in told.drain(..) {
             match output {
                 Output::Joined { tag, worker } => {
-                    self.seats[seat as usize].enter(worker, tag as u32);
+                    let life = self.lines[tag as usize].life;
+                    self.seats[seat as usize].enter(worker, tag as u32, life);
                     self.joined += 1;
                     if self.joined == self.nodes.len() as u32 {
                         // Once the last of them has heard that it is welcome.
@@ -235,10 +277,10 @@ impl World {
 
     /// A coordinator's message goes out now, with whatever else it says in this step.
     pub(super) fn send(&mut self, seat: u32, to: WorkerId, message: Message) {
-        let Some(node) = self.node_behind(seat, to) else { return };
-        let life = self.lines[node as usize].life;
+        let Some(Place { node, life, .. }) = self.seats[seat as usize].place_of(to) else { return };
         let heartbeat = is_heartbeat(&message, self.answers_beat);
-        self.pack(Route { to: Some(node), seat, life, from: Sender::Coordinator }, heartbeat, message);
+        let route = Route { to: Some(node), seat, life, from: Sender::Coordinator, peer: NOBODY };
+        self.pack(route, heartbeat, message);
     }
 
     fn act(&mut self, seat: u32, action: Action) {
@@ -267,8 +309,7 @@ impl World {
     }
 
     fn node_behind(&self, seat: u32, worker: WorkerId) -> Option<u32> {
-        let (known, node) = (*self.seats[seat as usize].node_of.get(worker.index())?)?;
-        (known == worker).then_some(node)
+        self.seats[seat as usize].place_of(worker).map(|place| place.node)
     }
 
     /// Hands something to a worker and does what it wants.
@@ -301,13 +342,19 @@ impl World {
             match output {
                 worker::Output::Send { to: Party::Coordinator, message } => {
                     let heartbeat = is_heartbeat(&message, false);
-                    self.pack(Route { to: None, seat, life, from }, heartbeat, message);
+                    self.pack(Route { to: None, seat, life, from, peer: NOBODY }, heartbeat, message);
                 }
                 worker::Output::Send { to: Party::Worker(peer), message } => {
-                    // Who is not there any more cannot be reached; a real driver would say so after a while.
-                    let Some(other) = self.node_behind(seat, peer) else { continue };
-                    let life = self.lines[other as usize].life;
-                    self.pack(Route { to: Some(other), seat, life, from }, false, message);
+                    let place = self.seats[seat as usize].place_of(peer);
+                    let (to, life) = place.map_or((None, 0), |place| (Some(place.node), place.life));
+                    let route = Route { to, seat, life, from, peer };
+                    if to.is_some() {
+                        self.pack(route, false, message);
+                    } else {
+                        // Nobody knows where it was.
+                        let at = self.begin_frame(route);
+                        self.calendar.push(self.now + self.setting.network.latency, Happening::Refused(at));
+                    }
                 }
                 worker::Output::Run(order) => self.begin(node, &order),
                 worker::Output::Stop { held, cause } => self.stop(node, held, cause),

@@ -65,6 +65,8 @@ pub struct Setting {
 enum Happening {
     /// A frame arrives.
     Deliver(u32),
+    /// A worker hears that nobody is there any more to take a frame of its own.
+    Refused(u32),
     /// A task that runs comes to its end.
     RunEnds { node: u32, run: u32, generation: u32 },
     /// A worker's timer.
@@ -85,8 +87,12 @@ enum Happening {
     Open,
     /// The next tasks arrive.
     Arrive,
-    /// A running task spawns another.
-    Spawn(u32),
+    /// A running task spawns another, if it still runs.
+    Spawn { child: u32, run: u32, generation: u32 },
+    /// What a task spawned reaches the coordinator.
+    Spawned(u32),
+    /// Somebody cancels a task.
+    Cancel(u32),
     /// Something goes wrong.
     Fault(u32),
     /// A worker that died, or was paused, is back.
@@ -110,10 +116,15 @@ struct Route {
     to: Option<u32>,
     /// Which coordinator it goes to or comes from.
     seat: u32,
-    /// The life of the worker it goes to or comes from.
+    /// The life of the worker it goes to or, if it goes to the coordinator, comes from.
     life: u32,
     from: Sender,
+    /// The worker it is meant for, if it is for a peer.
+    peer: WorkerId,
 }
+
+/// No worker.
+const NOBODY: WorkerId = WorkerId::from_bits(u64::MAX);
 
 /// A message in a frame.
 #[derive(Clone, Debug)]
@@ -196,6 +207,9 @@ struct Node {
     paused_at: Time,
     /// What came while it was paused.
     missed: Vec<Happening>,
+    /// The cut because of which nobody hears it, or it hears nobody; 0 if there is none.
+    mute: u32,
+    deaf: u32,
 }
 
 /// Where a worker is connected to the network: all of it that a coordinator's step looks at, and so little that it fits into
@@ -253,6 +267,9 @@ pub struct Fate {
     /// The worker of its last run.
     pub node: u32,
 }
+
+/// The id of a task that no coordinator has taken in. Nobody else has it.
+const UNNAMED: TaskId = TaskId::from_bits(u64::MAX);
 
 const UNBORN: Fate = Fate {
     arrived: Time::NEVER,
@@ -322,6 +339,8 @@ pub struct World {
     stored: Vec<bool>,
     /// Descriptions of tasks on their way to the disk.
     specs: Map<u32, TaskSpec>,
+    /// The worker that a task was pinned to when it was first submitted.
+    pins: Map<u32, WorkerId>,
     nodes: Vec<Node>,
     /// By worker.
     lines: Vec<Line>,
@@ -396,6 +415,8 @@ impl World {
                     paused_at: Time::ZERO,
                     paused_until: Time::ZERO,
                     missed: Vec::new(),
+                    mute: 0,
+                    deaf: 0,
                     slowness: 1.0,
                     part: 0,
                     timer: Time::NEVER,
@@ -417,6 +438,7 @@ impl World {
             submissions: Vec::new(),
             stored: vec![false; if stores { tasks } else { 0 }],
             specs: Map::default(),
+            pins: Map::default(),
             calendar: Calendar::default(),
             frames: Vec::new(),
             free_frames: Vec::new(),
@@ -429,7 +451,7 @@ impl World {
             next_arrival: 0,
             opened: Time::NEVER,
             joined: 0,
-            ids: vec![TaskId::from_bits(0); tasks],
+            ids: vec![UNNAMED; tasks],
             index_of: Vec::new(),
             fates: vec![UNBORN; tasks],
             settled: 0,
@@ -670,6 +692,7 @@ impl World {
     fn happen(&mut self, what: Happening) {
         match what {
             Happening::Deliver(at) => self.deliver(at),
+            Happening::Refused(at) => self.refused(at),
             Happening::RunEnds { node, run, generation } => self.run_ends(node, run, generation),
             Happening::Timer(node) => self.timer(node),
             Happening::CoordinatorTimer(seat) => {
@@ -691,7 +714,9 @@ impl World {
             Happening::Resubmit(at) => self.resubmit(at),
             Happening::Open => self.open(),
             Happening::Arrive => self.arrive(),
-            Happening::Spawn(index) => self.submit_spawned(index),
+            Happening::Spawn { child, run, generation } => self.spawn(child, run, generation),
+            Happening::Spawned(index) => self.submit_spawned(index),
+            Happening::Cancel(index) => self.cancel(index),
             Happening::Fault(at) => self.go_wrong(at),
             Happening::Back(node) => self.come_back(node),
             Happening::Whole(part) => self.make_whole(part),

@@ -26,6 +26,14 @@ struct Write {
     records: Vec<Stored>,
 }
 
+/// A process that is known under an id. When it has died, what is said to it reaches nobody, whoever follows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) worker: WorkerId,
+    pub(super) node: u32,
+    pub(super) life: u32,
+}
+
 /// One coordinator.
 pub(super) struct Seat {
     pub(super) coordinator: Coordinator,
@@ -33,7 +41,7 @@ pub(super) struct Seat {
     /// When its next timer stands in the calendar.
     pub(super) timer: Time,
     /// By the slot of the worker.
-    pub(super) node_of: Vec<Option<(WorkerId, u32)>>,
+    node_of: Vec<Option<Place>>,
     /// In which part of the network it is; the disk is in part 0.
     pub(super) part: u32,
     /// It wants to write even if it has nothing to write.
@@ -70,13 +78,18 @@ impl Seat {
         })
     }
 
-    /// A worker is known under an id from now on.
-    pub(super) fn enter(&mut self, worker: WorkerId, node: u32) {
+    /// A worker is known under an id from now on, in this of its lives.
+    pub(super) fn enter(&mut self, worker: WorkerId, node: u32, life: u32) {
         let at = worker.index();
         if at >= self.node_of.len() {
             self.node_of.resize(at + 1, None);
         }
-        self.node_of[at] = Some((worker, node));
+        self.node_of[at] = Some(Place { worker, node, life });
+    }
+
+    /// Where the process is, or was, that is known under an id.
+    pub(super) fn place_of(&self, worker: WorkerId) -> Option<Place> {
+        self.node_of.get(worker.index()).copied().flatten().filter(|place| place.worker == worker)
     }
 
     /// The write after which all that was recorded so far is durable.
@@ -250,7 +263,8 @@ impl World {
         let (epoch, journal) = (disk.epoch, disk.journal.clone());
         let Ok(mut seat) = Seat::new(&self.setting.config, epoch, true, self.now) else { return };
         for (worker, node) in journal.workers() {
-            seat.enter(worker, node as u32);
+            let known = self.seats.iter().rev().find_map(|seat| seat.place_of(worker));
+            seat.enter(worker, node as u32, known.map_or(0, |place| place.life));
         }
         self.counts.takeovers += 1;
         self.note(19, epoch);

@@ -33,10 +33,12 @@ impl World {
                 run.live && run.generation == *generation
             }
             Happening::Deliver(_)
+            | Happening::Refused(_)
             | Happening::Timer(_)
             | Happening::CoordinatorTimer(_)
             | Happening::Synced { .. }
             | Happening::Connect(_)
+            | Happening::Cancel(_)
             | Happening::Resubmit(_) => false,
             _ => true,
         };
@@ -104,10 +106,8 @@ impl World {
     }
 
     fn who(&self, worker: WorkerId) -> String {
-        let known = self.leader().node_of.get(worker.index()).copied().flatten();
-        known
-            .filter(|(id, _)| *id == worker)
-            .map_or_else(|| "a worker that left".to_owned(), |(_, node)| format!("worker {node}"))
+        let known = self.leader().place_of(worker);
+        known.map_or_else(|| "a worker that left".to_owned(), |place| format!("worker {}", place.node))
     }
 
     fn task(&self, task: TaskId) -> String {

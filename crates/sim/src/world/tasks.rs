@@ -7,7 +7,7 @@ use filch_core::worker;
 use filch_core::{Cause, End, Held, Span, Status, Time};
 use smallvec::SmallVec;
 
-use super::{Happening, Running, World};
+use super::{Fate, Happening, Running, World};
 use crate::marks::Mark;
 use crate::workload::NONE;
 
@@ -50,20 +50,58 @@ impl World {
         let spawner = self.workload.tasks[index as usize].spawned_by;
         let node = if spawner == NONE { NONE } else { self.fates[spawner as usize].node };
         self.mark(|| if node == NONE { Mark::Submitted { task: index } } else { Mark::Spawned { task: index, node } });
+        if let Some(after) = self.workload.cancelled_after(index) {
+            self.calendar.push(self.now + after, Happening::Cancel(index));
+        }
     }
 
+    /// A task is not taken in, and what it would have spawned does not exist.
     pub(super) fn refuse(&mut self, index: u32) {
         self.counts.refused += 1;
         self.fates[index as usize].status = Some(Status::Failed);
+        self.forget_unspawned(index);
     }
 
     /// What a running task spawns has reached the coordinator.
     pub(super) fn submit_spawned(&mut self, index: u32) {
-        // Its spawner was settled before it ever ran, as far as anybody knew: nothing is added to it any more.
-        if self.fates[index as usize].status.is_some() {
+        if self.is_unspawned(index) {
+            self.submit(&[index]);
+        }
+    }
+
+    /// Whether a task may still be spawned. Its key is known if an earlier attempt of its spawner has submitted it; and once its
+    /// spawner was settled without having ended well, nothing is added to that any more.
+    fn is_unspawned(&self, index: u32) -> bool {
+        let Fate { arrived, status, .. } = self.fates[index as usize];
+        arrived == Time::NEVER && status.is_none()
+    }
+
+    /// A run will spawn what no earlier attempt has, in proportion as fast as it goes.
+    fn expect_spawns(&mut self, run: u32, index: u32, pace: f64) {
+        let Running { takes, generation, .. } = self.runs[run as usize];
+        for child in self.children.of(index) {
+            if self.is_unspawned(child) {
+                let after = Span(self.workload.tasks[child as usize].at.0);
+                let after = if pace == 1.0 { after } else { after.mul_f64(pace) };
+                // Before its end, which is put in later and so comes later.
+                self.calendar.push(self.now + after.min(takes), Happening::Spawn { child, run, generation });
+            }
+        }
+    }
+
+    /// A run spawns a task, unless it was stopped or its worker has died.
+    pub(super) fn spawn(&mut self, child: u32, run: u32, generation: u32) {
+        let Running { live, generation: current, node, stopping, .. } = self.runs[run as usize];
+        if !live || current != generation || stopping.is_some() {
             return;
         }
-        self.submit(&[index]);
+        let found = &mut self.nodes[node as usize];
+        if found.paused_until > self.now {
+            found.missed.push(Happening::Spawn { child, run, generation });
+            return;
+        }
+        let latency = self.setting.network.delay(&mut self.rng);
+        self.calendar.push(self.now + latency, Happening::Spawned(child));
     }
 
     // ---- running ----
@@ -79,7 +117,8 @@ impl World {
         let takes = takes - self.saved(node, index);
         let speed = self.setting.cluster[class].speed;
         let slowness = self.nodes[node as usize].slowness;
-        let takes = if speed == 1.0 && slowness == 1.0 { takes } else { takes.mul_f64(slowness / speed) };
+        let pace = slowness / speed;
+        let takes = if pace == 1.0 { takes } else { takes.mul_f64(pace) };
         self.counts.runs += 1;
         self.note(4, u64::from(index) << 32 | u64::from(node));
         let run = match self.free_runs.pop() {
@@ -111,10 +150,10 @@ impl World {
         let fate = &mut self.fates[index as usize];
         fate.runs = fate.runs.saturating_add(1);
         fate.node = node;
-        let first = fate.runs == 1;
-        if first {
+        if fate.runs == 1 {
             fate.begun = self.now;
         }
+        self.expect_spawns(run, index, pace);
         if fetch {
             self.fetch(run);
         } else {
@@ -124,15 +163,12 @@ impl World {
         self.mark(|| Mark::Began { task: index, node, queued });
         if let Some(watch) = &mut self.watch {
             watch.may_begin(&self.workload, &self.fates, order, node, &self.nodes[node as usize].spec);
-        }
-        self.execute(run);
-        if first {
-            for child in self.children.of(index) {
-                let latency = self.setting.network.delay(&mut self.rng);
-                let after = self.workload.tasks[child as usize].at.0;
-                self.calendar.push(self.now + latency + Span(after), Happening::Spawn(child));
+            let (pin, id) = (self.pins.get(&index).copied(), self.nodes[node as usize].machine.id());
+            if pin.is_some() && pin != id {
+                watch.says(format!("{} began on worker {node}, and is pinned to another", self.workload.label(index)));
             }
         }
+        self.execute(run);
     }
 
     /// What a task saves on a worker that still has things it uses.
@@ -205,6 +241,7 @@ impl World {
             found.missed.push(Happening::RunEnds { node, run, generation });
             return;
         }
+        let paused_since = found.paused_at >= running.since;
         let Running { node, task, attempt, index, stopping, .. } = self.end_run(run);
         let fails = self.workload.shape_of(index).fails;
         let end = match stopping {
@@ -214,6 +251,11 @@ impl World {
             None => End::Done,
         };
         self.fates[index as usize].finished |= end == End::Done;
+        if let Some(watch) = &mut self.watch {
+            // Who stands still does not look at the clock meanwhile.
+            let ran = if paused_since { Span::ZERO } else { self.now.since(running.since) };
+            watch.attempt_ended(&self.workload, index, end, ran);
+        }
         self.note(5, u64::from(index));
         self.mark(|| Mark::Ended { task: index, node, failed: end != End::Done });
         self.count_step(6, u64::from(node));
@@ -239,6 +281,7 @@ impl World {
             if status == Status::Completed && !fate.finished {
                 watch.says(format!("{label} is said to be completed, and no run of it came to its end"));
             }
+            watch.may_end_so(&self.workload, index, status, cause);
         }
         fate.status = Some(status);
         fate.ended = self.now;
@@ -255,15 +298,12 @@ impl World {
         }
     }
 
-    /// A task that never ran spawns nothing: what it would have spawned does not exist.
+    /// No attempt of a task is left: what none of them has spawned does not exist.
     fn forget_unspawned(&mut self, index: u32) {
-        if self.fates[index as usize].runs > 0 {
-            return;
-        }
-        let mut gone: Vec<u32> = self.children.of(index).into_vec();
-        while let Some(child) = gone.pop() {
-            self.refuse(child);
-            gone.extend(self.children.of(child));
+        for child in self.children.of(index) {
+            if self.is_unspawned(child) {
+                self.refuse(child);
+            }
         }
     }
 }
