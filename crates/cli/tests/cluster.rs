@@ -5,6 +5,7 @@ mod common;
 use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -216,6 +217,23 @@ fn a_drained_worker_without_a_coordinator_says_what_waits() {
     assert!(worker.try_wait().expect("a child").is_none(), "{text}");
     signal(worker.id(), "TERM");
     assert_eq!(ends(worker), Some(130));
+}
+
+/// A coordinator that ends tells its workers what it has noted, so that they can leave after it.
+#[test]
+fn whoever_is_stopped_after_its_coordinator_leaves_at_once() {
+    for _ in 0..5 {
+        let mut cluster = Cluster::start(&[]);
+        let worker = cluster.worker("alpha", &["--slots", "2"]);
+        cluster.told(&["submit", "--wait", "--array", "1-4", "--", "true"]);
+        let coordinator = cluster.coordinator;
+        signal(coordinator, "TERM");
+        assert_eq!(ends(cluster.take(coordinator)), Some(0));
+        let began = Instant::now();
+        signal(worker, "TERM");
+        assert!(ends(cluster.take(worker)).is_some());
+        assert!(began.elapsed() < Duration::from_secs(15), "it waited for a coordinator");
+    }
 }
 
 /// Whoever stops everything at once does not find workers there for ever that wait for a coordinator.

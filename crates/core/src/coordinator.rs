@@ -50,6 +50,8 @@ pub enum Input {
         /// When the write was begun.
         begun: Time,
     },
+    /// It is about to end: who has reported something hears what of it is noted, and need not wait for the next one.
+    Closing,
     /// Time has passed.
     Tick,
 }
@@ -319,7 +321,7 @@ impl Coordinator {
                 }
             }
             // Another may have taken over: nobody may count on this one.
-            Input::Hello(_) if !self.leads() => {}
+            Input::Hello(_) | Input::Closing if !self.leads() => {}
             Input::Message { from, .. } if !self.leads() => {
                 if let Some(session) = self.session(from) {
                     session.heard = now;
@@ -333,6 +335,7 @@ impl Coordinator {
             }
             Input::Hello(hello) => self.welcome(*hello, out),
             Input::Left(worker) => self.leave(worker, out),
+            Input::Closing => self.sessions.iter_mut().flatten().for_each(|session| say_noted(session, out)),
             Input::Message { from, message } => self.hear(from, message, out),
             Input::Tick => {
                 self.tell(Event::Tick, out);

@@ -347,7 +347,10 @@ fn take(desk: &mut Desk, item: Item) -> Result<bool, Failure> {
         }
         Item::Answered { connection, id, answer } => desk.answered(connection, id, answer),
         Item::Stats(answer) => drop(answer.send(desk.stats())),
-        Item::Stop => return Ok(false),
+        Item::Stop => {
+            desk.close();
+            return Ok(false);
+        }
     }
     Ok(true)
 }

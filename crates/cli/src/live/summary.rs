@@ -41,6 +41,10 @@ fn write(tally: &Tally, wall: Duration, slots: u32, before: u64, text: &mut Stri
     }
     figures.push(format!("{} stolen", tally.stolen));
     writeln!(text, "{}", figures.join(" · "))?;
+    if let (tasks @ 1.., bytes) = tally.cut_short {
+        let tasks = if tasks == 1 { "1 task".to_owned() } else { format!("{tasks} tasks") };
+        writeln!(text, "output of {tasks} was cut short, {bytes} bytes left out: --keep says how much is kept")?;
+    }
     let slowest = tally.slowest();
     if slowest.len() > 1 {
         writeln!(text, "slowest:")?;
@@ -89,8 +93,12 @@ mod tests {
         let mut tally = Tally::new();
         for number in 1..=4u32 {
             let failed = number == 3;
-            let ending =
-                Ending { exit_code: failed.then_some(7), stderr: "oh\nno \u{1b}[31m\n".into(), ..Ending::default() };
+            let ending = Ending {
+                exit_code: failed.then_some(7),
+                stderr: "oh\nno \u{1b}[31m\n".into(),
+                stdout_left_out: u64::from(number / 3 * 50),
+                ..Ending::default()
+            };
             let ended = Ended {
                 status: if failed { "failed" } else { "completed" }.to_owned(),
                 attempts: 1,
@@ -105,6 +113,7 @@ mod tests {
         let text = text(&tally, Duration::from_secs(5), 2, 6);
         let expected = "3 done, 1 failed, 6 done before in 5.00 s\n\
             efficiency 100.0% of 2 slots · wait p50 2.0 ms, p95 2.0 ms · 2 stolen\n\
+            output of 2 tasks was cut short, 100 bytes left out: --keep says how much is kept\n\
             slowest:\n    4.00 s  task 4: work 4\n    3.00 s  task 3: work 3\n    2.00 s  task 2: work 2\n    1.00 s  task 1: work 1\n\
             failures:\n  task 3: work 3\n    exit code 7\n    | oh\n    | no \u{fffd}[31m\n";
         assert_eq!(text, expected);

@@ -39,6 +39,8 @@ pub(crate) struct Tally {
     pub(crate) skipped: u64,
     pub(crate) retried: u64,
     pub(crate) stolen: u64,
+    /// Tasks that wrote more than is kept of it, and how many bytes were left out of all.
+    pub(crate) cut_short: (u64, u64),
     busy: Duration,
     waits: Histogram<u64>,
     /// The least on top, so that it makes room.
@@ -57,6 +59,7 @@ impl Tally {
             skipped: 0,
             retried: 0,
             stolen: 0,
+            cut_short: (0, 0),
             busy: Duration::ZERO,
             waits: waits.unwrap_or_else(|_| unreachable!("two digits are allowed")),
             slowest: BinaryHeap::new(),
@@ -74,6 +77,10 @@ impl Tally {
         }
         self.retried += u64::from(ended.attempts.saturating_sub(1));
         self.stolen += u64::from(ended.hops);
+        let left_out = ended.ending.as_ref().map_or(0, |ending| ending.stdout_left_out + ending.stderr_left_out);
+        if left_out > 0 {
+            self.cut_short = (self.cut_short.0 + 1, self.cut_short.1 + left_out);
+        }
         // What was handed to a worker and never began has nothing to tell.
         if ended.attempts > 0 && ended.ran_nanos > 0 {
             self.busy += Duration::from_nanos(ended.ran_nanos);
@@ -144,6 +151,8 @@ impl Tally {
                 "done_before": skipped_as_done,
                 "retried": self.retried,
                 "stolen": self.stolen,
+                "cut_short": self.cut_short.0,
+                "left_out_bytes": self.cut_short.1,
                 "wall_s": seconds(wall),
                 "busy_s": seconds(self.busy),
                 "efficiency": self.efficiency(wall, slots),

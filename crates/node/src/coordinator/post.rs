@@ -2,6 +2,7 @@
 //!
 //! What nobody waits for waits for a parcel to go with, so that a worker is not woken for it. Never says what is sent.
 
+use filch_core::coordinator::Input;
 use filch_core::wire::Message;
 use filch_core::wire::talk::Packet;
 use filch_core::{Span, Time, WorkerId};
@@ -78,6 +79,14 @@ impl Desk {
                 let _ = self.parcel(connection);
             }
         }
+    }
+
+    /// The last turn: workers that were told to leave too wait for nothing that is known already.
+    pub(super) fn close(&mut self) {
+        self.put(Input::Closing);
+        self.end_turn();
+        self.send_what_waits();
+        self.post();
     }
 
     /// Sends what there is for everybody.
