@@ -12,11 +12,12 @@ const STAND_GUARD: &str = "--stand-guard";
 
 /// Guards somebody, if that is what this process was started for.
 pub(crate) fn stand() -> Option<ExitCode> {
-    let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() != Some(STAND_GUARD) {
+    // Directories, and what others are called with, need not be text.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next()? != STAND_GUARD {
         return None;
     }
-    let life = arguments.next()?;
+    let life = arguments.next()?.into_string().ok()?;
     exec::stand(&life, arguments.next().as_deref().map(Path::new));
     Some(ExitCode::SUCCESS)
 }

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use common::{Cluster, filch, wait_for};
@@ -82,7 +84,9 @@ fn a_run_that_is_interrupted_at_once_leaves_nothing() {
 
 fn killed_run_leaves_nothing() {
     let place = tempfile::tempdir().expect("a directory");
-    let own = tempfile::tempdir().expect("a directory");
+    // Its name is no text, as names of directories need not be.
+    let name = OsStr::from_bytes(b"own-\xff-");
+    let own = tempfile::Builder::new().prefix(name).tempdir().expect("a directory");
     let mut run = filch(&["run", "--array", "1-2", "--workers", "2", "--", "sh", "-c", SCRIPT])
         .current_dir(place.path())
         .env("TMPDIR", own.path())
