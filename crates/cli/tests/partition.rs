@@ -148,7 +148,7 @@ fn peers_that_are_cut_off_from_each_other_steal_through_the_coordinator() {
     star.worker(2, "1");
     let relayed = |star: &Star| star.cluster.json(&["stats", "--json"])["relayed"].as_u64().expect("a number");
     let by_thief = |star: &Star, job: &str| star.outcomes(job).iter().filter(|one| one.2 == "w2").count();
-    let submit = ["submit", "--array", "1-200", "--to", "w1", "--", "sleep", "0.1"];
+    let submit = ["submit", "--array", "1-600", "--to", "w1", "--", "sleep", "0.1"];
 
     let first = star.cluster.told(&submit);
     wait_for("a task is stolen", || by_thief(&star, first.trim()) > 1);
@@ -164,7 +164,7 @@ fn peers_that_are_cut_off_from_each_other_steal_through_the_coordinator() {
     assert!(star.connected(1) && star.connected(2));
     star.cluster.told(&["job", "cancel", second.trim()]);
     let outcomes = star.outcomes(second.trim());
-    assert_eq!(outcomes.len(), 200);
+    assert_eq!(outcomes.len(), 600);
     assert!(outcomes.iter().all(|one| one.1 == "completed" || one.1 == "cancelled"), "{outcomes:?}");
 }
 

@@ -456,7 +456,7 @@ impl WorkerMachine {
         }
         match self.thief {
             Thief::Asked { victim, sent, .. } if sent + self.patience() <= self.now => {
-                self.peers.forget(victim);
+                self.peers.doubt(victim);
                 self.steal_ended(Some(victim), None, StealOutcome::Timeout, out);
             }
             Thief::Retry { until } if until <= self.now => self.thief = Thief::Content,

@@ -94,6 +94,17 @@ impl Registry {
         }
     }
 
+    /// A peer did not answer. It may be slow, or its answer was lost, so it stays; but it counts for half of what it was said to
+    /// have, so that others are asked first and somebody who is gone not for long.
+    pub(crate) fn doubt(&mut self, worker: WorkerId) {
+        let Some(at) = self.find(worker) else { return };
+        let depth = &mut self.known[at].peer.depth;
+        *depth /= 2;
+        if *depth == 0 {
+            self.remove(at);
+        }
+    }
+
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         if let Some(at) = self.find(worker) {
             self.remove(at);
@@ -156,6 +167,12 @@ mod tests {
         let longest: Vec<u32> = registry.longest().map(|peer| peer.depth).collect();
         assert_eq!(longest, [7, 2]);
         assert_eq!(registry.shortest(3).map(|peer| peer.depth).collect::<Vec<_>>(), [7]);
+        registry.doubt(WorkerId::from_bits(1));
+        assert_eq!(depth(&registry, 1), 3);
+        registry.doubt(WorkerId::from_bits(1));
+        registry.doubt(WorkerId::from_bits(1));
+        assert_eq!((registry.len(), depth(&registry, 1)), (1, 0));
+        registry.set_depth(WorkerId::from_bits(1), 7, Time(9));
         registry.merge(&[news(5, 1)], None, Time(2_000_000_000), second);
         assert_eq!((registry.len(), registry.known.len()), (1, 1));
         let many: Vec<PeerDigest> = (10..200).map(|worker| news(worker, 1)).collect();

@@ -327,13 +327,33 @@ fn who_knows_nobody_to_ask_waits_for_news_and_for_no_timer() {
     let busy = PeerDigest { worker: WorkerId::from_bits(2), depth: 9, backlog: Span::from_secs(9), load: 1.0 };
     bench.told(Time(2), Message::Digest(vec![busy]));
     let request = bench.asked().expect("somebody has something now");
-    // It never answers, so it is forgotten, and nobody else is known.
-    bench.step(bench.quarters(1), Input::Tick);
-    assert_eq!((bench.asked(), bench.machine.next_timer()), (None, Some(bench.quarters(2))));
+    // It cannot be reached, so it is forgotten, and nobody else is known.
+    bench.step(Time(3), Input::Unreachable(busy.worker));
+    assert_eq!((bench.asked(), bench.machine.next_timer()), (None, Some(bench.quarters(1))));
     // An answer that comes late is news too.
     let message = Message::Refuse { request, reason: Reason::TooLittle, depth: 9 };
-    bench.step(bench.quarters(1) + Span(1), Input::Message { from: busy.worker, message });
+    bench.step(Time(4), Input::Message { from: busy.worker, message });
     assert!(bench.asked().is_some());
+}
+
+#[test]
+fn who_does_not_answer_is_asked_again_but_not_for_ever() {
+    let mut bench = Bench::new();
+    bench.told(Time(1), Message::Heard { sent: Time(1), nothing: true });
+    let busy = PeerDigest { worker: WorkerId::from_bits(2), depth: 40, backlog: Span::from_secs(40), load: 1.0 };
+    bench.told(Time(2), Message::Digest(vec![busy]));
+    let mut questions = vec![Time(2)];
+    assert!(bench.asked().is_some());
+    while let Some(due) = bench.machine.next_timer().filter(|due| *due < bench.quarters(1)) {
+        bench.step(due, Input::Tick);
+        questions.extend(bench.asked().map(|_| due));
+    }
+    // While it counts for 40, 20, 10, 5, 2 and 1.
+    assert_eq!(questions.len(), 6, "{questions:?}");
+    assert!(
+        questions[1].since(questions[0]) < Span::from_secs(1),
+        "soon, as it may have been one message that was lost"
+    );
 }
 
 impl Bench {

@@ -324,7 +324,11 @@ impl Driver {
         }
         for relay in packet.relays {
             match Parcel::decode(relay.packet) {
-                Ok(parcel) => self.hear_peer(WorkerId::from_bits(relay.worker), parcel),
+                Ok(parcel) => {
+                    let peer = WorkerId::from_bits(relay.worker);
+                    self.peers.heard_round(peer, self.now);
+                    self.hear_peer(peer, parcel);
+                }
                 Err(error) => tracing::warn!(%error, "a peer sent nonsense through the coordinator"),
             }
         }

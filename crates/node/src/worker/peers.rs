@@ -20,6 +20,9 @@ use crate::link::{Outgoing, Parcel};
 const DETOUR: Span = Span::from_secs(30);
 /// How long a connection stays that nobody uses.
 const IDLE: Span = Span::from_secs(120);
+/// How long a peer may leave a question unanswered before a connection to it counts as dead. Every question is answered at
+/// once, if only by a refusal, and there is another way.
+const UNANSWERED: Span = Span::from_secs(1);
 /// How long after something was sent its loss is worth telling the machine.
 const RECENT: Span = Span::from_secs(2);
 /// Addresses that are remembered.
@@ -71,6 +74,16 @@ struct Link {
     parcel: Parcel,
     dirty: bool,
     used: Time,
+    /// When a question was sent directly, if nothing was heard since.
+    asked: Option<Time>,
+}
+
+impl Link {
+    /// What is sent goes through the coordinator for a while.
+    fn go_round(&mut self, now: Time) {
+        self.way = Way::Detour(now + DETOUR);
+        self.asked = None;
+    }
 }
 
 /// All peers of a worker.
@@ -139,6 +152,7 @@ impl Peers {
             parcel: Parcel::default(),
             dirty: false,
             used: now,
+            asked: None,
         });
         link.used = now;
         if !std::mem::replace(&mut link.dirty, true) {
@@ -175,6 +189,15 @@ impl Peers {
             return None;
         }
         let link = self.links.get_mut(&peer)?;
+        if matches!(link.way, Way::Direct(_))
+            && parcel.messages.iter().any(|message| matches!(message, Message::Ask(_)))
+        {
+            let since = *link.asked.get_or_insert(now);
+            if now.since(since) >= UNANSWERED {
+                tracing::warn!(%peer, "a peer does not answer; messages to it go through the coordinator");
+                link.go_round(now);
+            }
+        }
         match &mut link.way {
             Way::Direct(out) => {
                 if !out.send(parcel) {
@@ -222,10 +245,11 @@ impl Peers {
                     out.send(parcel);
                 }
                 link.way = Way::Direct(out);
+                link.asked = None;
             }
             Err(error) => {
                 tracing::warn!(%peer, %error, "cannot reach a peer; messages to it go through the coordinator");
-                link.way = Way::Detour(now + DETOUR);
+                link.go_round(now);
                 for waiting in waiting {
                     self.add(peer, waiting, now);
                 }
@@ -252,7 +276,7 @@ impl Peers {
             Some(Link { parcel, .. }) => vec![parcel],
         };
         let way = Way::Direct(out);
-        let link = Link { number, way, parcel: Parcel::default(), dirty: false, used: now };
+        let link = Link { number, way, parcel: Parcel::default(), dirty: false, used: now, asked: None };
         self.links.insert(peer, link);
         self.dirty.retain(|other| *other != peer);
         for waiting in waiting {
@@ -274,6 +298,17 @@ impl Peers {
     pub(super) fn heard(&mut self, peer: WorkerId, now: Time) {
         if let Some(link) = self.links.get_mut(&peer) {
             link.used = now;
+            link.asked = None;
+        }
+    }
+
+    /// A message has come through the coordinator: the peer has no other way, so a connection to it that is still open here
+    /// leads nowhere.
+    pub(super) fn heard_round(&mut self, peer: WorkerId, now: Time) {
+        if let Some(link) = self.links.get_mut(&peer)
+            && matches!(link.way, Way::Direct(_))
+        {
+            link.go_round(now);
         }
     }
 

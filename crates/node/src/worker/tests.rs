@@ -290,6 +290,66 @@ async fn peers_that_cannot_reach_each_other_steal_through_the_coordinator() {
     assert!(house.relayed() > 0);
 }
 
+/// Passes bytes on to an address until it is told not to; then it takes them and says nothing, as some networks do.
+async fn passes_on(to: std::net::SocketAddr) -> (String, tokio::sync::watch::Sender<bool>) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let (silence, silent) = tokio::sync::watch::channel(false);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let Ok(far) = tokio::net::TcpStream::connect(to).await else { continue };
+            let (near, far) = (near.into_split(), far.into_split());
+            for (mut from, mut to) in [(near.0, far.1), (far.0, near.1)] {
+                let silent = silent.clone();
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 1 << 16];
+                    while let Ok(count) = from.read(&mut bytes).await {
+                        if count == 0 || (!*silent.borrow() && to.write_all(&bytes[..count]).await.is_err()) {
+                            break;
+                        }
+                    }
+                });
+            }
+        }
+    });
+    (address, silence)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_whose_connection_goes_silent_steal_through_the_coordinator() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = nobody.local_addr().unwrap();
+    drop(nobody);
+    let (address, silence) = passes_on(listen).await;
+    let victim = WorkerOptions { listen: Some(listen), advertise: Some(address), ..options("first") };
+    let thief = WorkerOptions { listen: Some("127.0.0.1:0".parse().unwrap()), ..options("second") };
+    let house = House::open(PUSHING).await;
+    let first = start(&house, victim);
+    house.until("the first is there", |house| house.worker("first").is_some()).await;
+    let pushed = || {
+        let spec = TaskSpec { seeded: house.worker("first"), ..TaskSpec::default() };
+        house.submit(&call("sleep", "0.05"), spec);
+    };
+    (0..100).for_each(|_| pushed());
+    // A thief that asks before they have come is told that there is nothing, and asks no more for a while.
+    house.until("the first is at work", |house| house.count(Status::Completed) > 1).await;
+    let second = start(&house, thief);
+    house.until("one has robbed the other", |house| house.stolen() > 5).await;
+    assert_eq!(house.relayed(), 0);
+
+    silence.send_replace(true);
+    let before = house.stolen();
+    (0..400).for_each(|_| pushed());
+    house.until("it does so in another way", |house| house.relayed() > 0 && house.stolen() > before + 20).await;
+    house.settled(500).await;
+    assert_eq!(house.count(Status::Completed), 500);
+    for (handle, ending) in [first, second] {
+        handle.drain();
+        end(ending).await;
+    }
+}
+
 /// What a thief takes may be more than a connection carries at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_offer_heavier_than_any_packet_arrives() {
