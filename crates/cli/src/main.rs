@@ -11,6 +11,7 @@ mod help;
 mod interrupt;
 mod job;
 mod live;
+mod machine;
 mod man;
 mod output;
 mod run;

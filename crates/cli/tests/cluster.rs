@@ -154,6 +154,16 @@ fn what_is_left_of_an_array_keeps_its_numbers_places_and_inputs() {
 }
 
 #[test]
+fn a_worker_has_what_the_probes_of_its_file_find() {
+    let mut cluster = Cluster::start(&[]);
+    let probes = "detection: { probes: [{ capability: 'tool-$1', command: [echo, tool 3], pattern: 'tool (.)' }] }\n";
+    std::fs::write(cluster.place.path().join("probes.yaml"), probes).expect("written");
+    cluster.worker("alpha", &["--slots", "1", "--config", "probes.yaml"]);
+    assert!(cluster.told(&["worker", "show", "alpha"]).contains("tool-3"));
+    assert_eq!(cluster.told(&["submit", "--wait", "--requires", "tool-3", "--", "echo", "here"]), "here\n");
+}
+
+#[test]
 fn a_cause_is_told_once() {
     let cluster = Cluster::prepare("");
     let mut command = cluster.command(&["worker", "list"]);

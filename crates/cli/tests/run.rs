@@ -78,6 +78,64 @@ fn what_nobody_can_run_fails_at_once_since_nobody_can_join() {
 }
 
 #[test]
+fn an_empty_list_is_no_mistake() {
+    for option in ["--each-line", "--each-json"] {
+        let output = filch(&["run", option, "-", "--", "false"]).stdin(Stdio::null()).output().expect("runs");
+        assert_eq!((output.status.code(), out(&output)), (Some(0), String::new()));
+        assert!(err(&output).contains("standard input is empty: there is nothing to run"), "{}", err(&output));
+    }
+}
+
+#[test]
+fn workers_of_a_run_have_what_the_machine_has_and_what_is_said() {
+    // Two licences for three slots: never three at once, whoever runs them.
+    let place = tempfile::tempdir().expect("a directory");
+    let script = "touch at.$1; ls at.* | wc -l; sleep 0.1; rm at.$1";
+    let command =
+        ["run", "--slots", "3", "--worker-resource", "licence=2", "--resource", "licence=1", "--array", "1-6"];
+    let output = filch(&command).args(["--", "sh", "-c", script, "x", "{}"]).current_dir(place.path()).output();
+    let output = output.expect("the binary runs");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).lines().all(|at_once| at_once == "1" || at_once == "2"), "{}", out(&output));
+    assert!(out(&output).contains('2'), "both are used: {}", out(&output));
+
+    let architecture = std::env::consts::ARCH;
+    for (said, asked) in [(None, architecture), (Some("fish"), "fish")] {
+        let more = said.map(|said| ["--worker-capability", said]);
+        let output =
+            filch(&["run"]).args(more.into_iter().flatten()).args(["--requires", asked, "--", "true"]).output();
+        assert_eq!(output.expect("runs").status.code(), Some(0), "{asked}");
+    }
+}
+
+#[test]
+fn probes_of_the_configuration_find_software() {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("filch.yaml");
+    let probes = "detection:\n  probes:\n    - { capability: 'shell-$1', command: [sh, -c, echo version 7.2], pattern: 'version (\\d+)' }\n\
+                  \x20   - { capability: ghost, command: [filch-ghost, --version] }\n";
+    std::fs::write(&file, probes).expect("written");
+    let file = file.to_str().expect("a path");
+    assert_eq!(run(&["run", "--config", file, "--requires", "shell-7", "--", "true"]).status.code(), Some(0));
+    assert_eq!(run(&["run", "--config", file, "--requires", "ghost", "--", "true"]).status.code(), Some(1));
+    let shown = out(&run(&["worker", "--detect", "--config", file]));
+    assert!(shown.contains("shell-7") && shown.contains("ghost: "), "{shown}");
+    let json: serde_json::Value =
+        serde_json::from_slice(&run(&["worker", "--detect", "--json", "--config", file]).stdout).expect("JSON");
+    assert_eq!((&json["software"][0], &json["missing"][0]["capability"]), (&"shell-7".into(), &"ghost".into()));
+
+    std::fs::write(file, "detection:\n  probes:\n    - { capability: x, command: [x], pattern: '(' }\n")
+        .expect("written");
+    let output = run(&["worker", "--detect", "--config", file]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        err(&output).contains(":3:47: error: `detection.probes[0].pattern` is no regular expression"),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
 fn failures_are_told_with_the_end_of_what_they_said() {
     let script = "echo fine; echo trouble >&2; exit $((FILCH_TASK % 2 * 7))";
     let output = run(&["run", "--array", "1-4", "--", "sh", "-c", script]);

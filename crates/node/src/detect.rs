@@ -16,7 +16,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use probe::{Missing, PatternError, Probe};
+pub use filch_core::config::Probe;
+pub use probe::{Missing, PatternError};
 
 /// What a machine offers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use filch_core::config::Probe;
 use filch_node::client::Client;
-use filch_node::detect::{self, Machine};
+use filch_node::detect::Machine;
 use filch_node::view::{Query, WorkerView};
 use filch_node::worker::{Neighbours, Worker, WorkerHandle, WorkerOptions};
 use serde_json::json;
@@ -13,9 +14,10 @@ use tokio::task::JoinSet;
 
 use super::Reach;
 use super::table::{bytes, facts, or_dash, table, text};
+use crate::config_command::{self, Failure};
 use crate::interrupt::Interrupts;
 use crate::job::{Resource, Size};
-use crate::{guard, output, runtime};
+use crate::{guard, machine, output, runtime};
 
 /// Run a worker of a cluster, or list, show and drain workers.
 ///
@@ -29,6 +31,7 @@ use crate::{guard, output, runtime};
 Examples:
   filch worker                               as many slots as processors
   filch worker --slots 8 --capability cuda --resource licence=2
+  filch worker --config probes.yaml          with what the commands of its `detection` section find
   filch worker --detect                      what this machine offers
   filch worker list
   filch worker drain build-3"
@@ -102,6 +105,9 @@ struct StartArgs {
     /// So many workers in one process.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     count: u32,
+    /// A configuration file, of which it reads `detection`: the commands that show which software is there.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    config: Option<String>,
     /// Print what this machine offers, and start nothing.
     #[arg(long)]
     detect: bool,
@@ -136,15 +142,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 // ---- running one ----
 
 fn start(args: &Args) -> anyhow::Result<ExitCode> {
+    let probes = match args.start.probes() {
+        Ok(probes) => probes,
+        Err(failure) => {
+            failure.complain();
+            return Ok(ExitCode::from(2));
+        }
+    };
     if args.start.detect {
-        return show_machine(args.start.json);
+        return show_machine(&probes, args.start.json);
     }
     if args.start.small_pages {
         filch_node::exec::without_large_pages();
     } else {
         filch_node::exec::begin_without_large_pages(SMALL_PAGES);
     }
-    let machine = crate::run::machine()?;
+    let machine = machine::look(&probes)?;
     let dial = args.reach.dial()?;
     output::log_to_stderr();
     let guard = guard::start(None);
@@ -182,6 +195,12 @@ fn start(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl StartArgs {
+    /// What its file has it look for.
+    fn probes(&self) -> Result<Vec<Probe>, Failure> {
+        let Some(file) = &self.config else { return Ok(Vec::new()) };
+        config_command::load(file, None).map(|loaded| loaded.config.detection.probes)
+    }
+
     fn options(&self, machine: &Machine, number: u32) -> WorkerOptions {
         let base = self.name.clone().unwrap_or_else(|| format!("{}-{}", machine.hostname, std::process::id()));
         let name = if self.count > 1 { format!("{base}-{number}") } else { base };
@@ -189,17 +208,12 @@ impl StartArgs {
         let memory = self.memory.as_ref().and_then(|size| size.bytes().ok()).unwrap_or(machine.memory.usable);
         let cpus = self.cpus.unwrap_or((machine.cpu.usable as f64).max(f64::from(slots)));
         let gpus = self.gpus.unwrap_or(machine.gpus.len() as f64);
-        let mut resources = vec![("cpus".to_owned(), cpus), ("memory".to_owned(), memory as f64)];
-        if gpus > 0.0 {
-            resources.push(("gpus".to_owned(), gpus));
-        }
-        resources.extend(self.resources.iter().map(|one| (one.name.clone(), one.amount)));
-        let mut capabilities = self.capabilities.clone();
-        capabilities.extend(found(machine));
+        let found = [("cpus", cpus), ("memory", memory as f64), ("gpus", gpus)];
+        let found = found.map(|(name, amount)| (name.to_owned(), amount)).to_vec();
         WorkerOptions {
             slots,
-            resources,
-            capabilities,
+            resources: machine::resources(found, &self.resources),
+            capabilities: machine::capabilities(machine, &self.capabilities),
             listen: (!self.no_peers).then_some(self.listen),
             advertise: self.advertise.clone(),
             ..WorkerOptions::new(name)
@@ -207,25 +221,13 @@ impl StartArgs {
     }
 }
 
-/// Capabilities that a machine has by itself.
-fn found(machine: &Machine) -> Vec<String> {
-    let mut found = vec![machine.os.architecture.clone(), std::env::consts::OS.to_owned()];
-    found.extend(machine.cpu.features.iter().cloned());
-    found.extend(machine.gpus.iter().map(|gpu| format!("gpu:{}", gpu.model)));
-    found.extend(machine.software.iter().cloned());
-    found.sort();
-    found.dedup();
-    found.retain(|name| !name.is_empty());
-    found
-}
-
-fn show_machine(as_json: bool) -> anyhow::Result<ExitCode> {
-    let machine = detect::detect(&detect::Settings::default())?;
+fn show_machine(probes: &[Probe], as_json: bool) -> anyhow::Result<ExitCode> {
+    let machine = machine::look_closely(probes)?;
     if as_json {
         output::print(&format!("{:#}\n", json!(machine)))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Machine { hostname, os, cpu, memory, numa, disks, gpus, software, .. } = machine;
+    let Machine { hostname, os, cpu, memory, numa, disks, gpus, software, missing } = machine;
     let mut lines = vec![
         ("name", hostname),
         ("system", format!("{}, kernel {}, {}", os.name, os.kernel, os.architecture)),
@@ -251,6 +253,7 @@ fn show_machine(as_json: bool) -> anyhow::Result<ExitCode> {
     if !software.is_empty() {
         lines.push(("software", software.join(" ")));
     }
+    lines.extend(missing.iter().map(|one| ("not found", format!("{}: {}", one.capability, one.why))));
     output::print(&facts(&lines))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -128,7 +128,7 @@ fn compact(text: &str) -> serde_json::Result<Bytes> {
 
 fn whole(inputs: Inputs, path: &Path) -> Result<Inputs, Usage> {
     if inputs.each.is_empty() {
-        return Err(Usage::new(format!("{} is empty: there is nothing to run", label(path))));
+        return Err(Usage::nothing(format!("{} is empty: there is nothing to run", label(path))));
     }
     Ok(inputs)
 }

@@ -28,11 +28,18 @@ use crate::output;
 pub(crate) struct Usage {
     message: String,
     help: Option<String>,
+    /// Nothing is wrong, there is only nothing to do.
+    idle: bool,
 }
 
 impl Usage {
     pub(crate) fn new(message: impl Into<String>) -> Usage {
-        Usage { message: message.into(), help: None }
+        Usage { message: message.into(), help: None, idle: false }
+    }
+
+    /// There is nothing to do, and that is nobody's mistake: what comes through a pipe may be empty.
+    pub(crate) fn nothing(message: impl Into<String>) -> Usage {
+        Usage { idle: true, ..Usage::new(message) }
     }
 
     pub(crate) fn help(mut self, help: impl Into<String>) -> Usage {
@@ -42,6 +49,10 @@ impl Usage {
 
     /// Says it, and what to exit with.
     pub(crate) fn complain(&self) -> ExitCode {
+        if self.idle {
+            output::note(&self.message);
+            return ExitCode::SUCCESS;
+        }
         output::error_lines(&self.message, self.help.as_deref());
         ExitCode::from(2)
     }

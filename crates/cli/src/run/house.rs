@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use filch_core::Config;
 use filch_node::client::Client;
 use filch_node::coordinator::{Coordinator, Options};
-use filch_node::detect::{self, Machine};
+use filch_node::detect::Machine;
 use filch_node::dial::Dial;
 use filch_node::exec::Guard;
 use filch_node::store::Lasts;
@@ -14,7 +14,8 @@ use filch_node::view::{Query, WorkerView};
 use filch_node::worker::{Neighbours, Worker, WorkerFailure, WorkerHandle, WorkerOptions};
 use tokio::task::JoinSet;
 
-use crate::guard;
+use crate::job::Resource;
+use crate::{guard, machine};
 
 /// How long workers have to stop what they run, once they are told to.
 const FAREWELL: Duration = Duration::from_secs(20);
@@ -25,6 +26,15 @@ pub(crate) struct Size {
     pub(crate) workers: u32,
     /// Of each.
     pub(crate) slots: u32,
+}
+
+/// What its workers have.
+pub(crate) struct Offer<'a> {
+    /// They share it.
+    pub(crate) machine: &'a Machine,
+    /// Each has these, whatever is found.
+    pub(crate) resources: &'a [Resource],
+    pub(crate) capabilities: &'a [String],
 }
 
 impl Size {
@@ -59,7 +69,7 @@ pub(crate) struct House {
 
 impl House {
     /// Opens one; all workers are there then.
-    pub(crate) async fn open(config: Config, size: Size, machine: &Machine) -> anyhow::Result<House> {
+    pub(crate) async fn open(config: Config, size: Size, offer: &Offer<'_>) -> anyhow::Result<House> {
         let directory =
             tempfile::Builder::new().prefix("filch-run-").tempdir().context("cannot make a temporary directory")?;
         let guard = guard::start(Some(directory.path()));
@@ -68,10 +78,12 @@ impl House {
         let dial = || Dial::Near(coordinator.doorway());
         let neighbours = Neighbours::default();
         let (mut workers, mut handles) = (JoinSet::new(), Vec::new());
+        let capabilities = machine::capabilities(offer.machine, offer.capabilities);
         for number in 1..=size.workers {
             let worker = Worker::new(WorkerOptions {
                 slots: size.slots,
-                resources: resources(machine, size, number),
+                resources: machine::resources(share(offer.machine, size, number), offer.resources),
+                capabilities: capabilities.clone(),
                 neighbours: Some(neighbours.clone()),
                 life: guard.as_ref().map(|guard| guard.life().to_owned()),
                 ..WorkerOptions::new(name(number))
@@ -140,21 +152,12 @@ impl House {
 }
 
 /// What one of the workers has: its share of the machine.
-fn resources(machine: &Machine, size: Size, number: u32) -> Vec<(String, f64)> {
+fn share(machine: &Machine, size: Size, number: u32) -> Vec<(String, f64)> {
     let workers = f64::from(size.workers);
     let cpus = (machine.cpu.usable as f64 / workers).floor().max(f64::from(size.slots));
-    let mut resources =
-        vec![("cpus".to_owned(), cpus), ("memory".to_owned(), (machine.memory.usable as f64 / workers).floor())];
+    let memory = (machine.memory.usable as f64 / workers).floor();
     // Accelerators are dealt out.
     let gpus = machine.gpus.len() as u32;
     let own = gpus / size.workers + u32::from(number <= gpus % size.workers);
-    if own > 0 {
-        resources.push(("gpus".to_owned(), f64::from(own)));
-    }
-    resources
-}
-
-/// What this machine offers.
-pub(crate) fn machine() -> anyhow::Result<Machine> {
-    Ok(detect::detect(&detect::Settings { disks: Vec::new(), ..detect::Settings::default() })?)
+    vec![("cpus".to_owned(), cpus), ("memory".to_owned(), memory), ("gpus".to_owned(), f64::from(own))]
 }

@@ -13,12 +13,11 @@ use filch_core::wire::talk::Name;
 
 use crate::interrupt::{Interrupts, Wish};
 use crate::job::joblog::JobLog;
-use crate::job::{JobArgs, Plan, Surroundings, Usage};
+use crate::job::{JobArgs, Plan, Resource, Surroundings, Usage};
 use crate::live::{Finish, Live, LiveArgs, Screen};
-use crate::runtime;
 use crate::settings::{ConfigArgs, Joining};
-pub(crate) use house::machine;
-use house::{House, Size};
+use crate::{machine, runtime};
+use house::{House, Offer, Size};
 
 /// Run commands on this machine, many at once.
 ///
@@ -36,6 +35,7 @@ Examples:
   filch run --shell --array 1-9 -- 'convert {n}.png {n}.jpg && rm {n}.png'
   filch run --each-line - --joblog done.log --resume -- ./work < list
   filch run --file job.yaml                              a graph of tasks
+  filch run --worker-resource licence=2 --resource licence=1 --array 1-9 -- ./licensed {}
   filch run --slots 8 --retries 2 --timeout 1m --out results --array 1-100 -- ./flaky {}")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -46,6 +46,12 @@ pub(crate) struct Args {
     /// Tasks that each worker runs at once; as many as it has processors if nothing is said.
     #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Who runs it")]
     slots: Option<u32>,
+    /// An amount of a resource that each worker has, such as `licence=2` or `gpus=1`, whatever is found; can be repeated.
+    #[arg(long = "worker-resource", value_name = "NAME=N", help_heading = "Who runs it")]
+    worker_resources: Vec<Resource>,
+    /// Something that each worker can do, besides what is found; can be repeated.
+    #[arg(long = "worker-capability", value_name = "NAME", help_heading = "Who runs it")]
+    worker_capabilities: Vec<String>,
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
@@ -69,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(status) => return Ok(status),
     };
-    let machine = machine()?;
+    let machine = machine::look(&config.detection.probes)?;
     let size = Size::of(args.workers, args.slots, &machine);
     if let Some(usage) = unknown_worker(&plan, size) {
         return Ok(usage.complain());
@@ -82,7 +88,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     runtime::run(async {
         // From here on Ctrl-C is ours: there is something to clean up.
         let mut interrupts = Interrupts::new()?;
-        let house = House::open(config, size, &machine).await?;
+        let (resources, capabilities) = (&args.worker_resources[..], &args.worker_capabilities[..]);
+        let house = House::open(config, size, &Offer { machine: &machine, resources, capabilities }).await?;
         if let Some(wish) = interrupts.pending().await {
             house.close().await;
             return Ok(ExitCode::from(wish.status()));

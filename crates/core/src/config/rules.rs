@@ -2,7 +2,7 @@
 
 use super::check::subject;
 use super::policies::policy;
-use super::{Config, PolicyOptions, PolicySpec, key_path};
+use super::{Config, PolicyOptions, PolicySpec, Probe, key_path};
 use crate::time::Span;
 
 /// What comes again and again comes no more often than this.
@@ -66,7 +66,31 @@ pub(super) fn violations(config: &Config) -> Vec<Violation> {
     for (name, spec) in &config.scheduling.per_type {
         policy_spec(spec, &key_path("scheduling.per_type", name), &mut found);
     }
+    for (index, probe) in config.detection.probes.iter().enumerate() {
+        judge_probe(probe, &format!("detection.probes[{index}]"), &mut found);
+    }
     found
+}
+
+fn judge_probe(probe: &Probe, path: &str, found: &mut Vec<Violation>) {
+    let mut say = |key: &str, message: String, help: &str| {
+        let keys = vec![key_path(path, key)];
+        found.push(Violation { keys, at_key: false, message, help: Some(help.to_owned()) });
+    };
+    if probe.capability.is_empty() {
+        say("capability", format!("`{path}.capability` is empty"), "name what the probe proves, such as `python-$1`");
+    }
+    if probe.command.is_empty() {
+        say("command", format!("`{path}.command` is empty"), "for example `command: [python3, --version]`");
+    }
+    if let Err(error) = regex_lite::Regex::new(&probe.pattern) {
+        let message = format!("`{path}.pattern` is no regular expression: {error}");
+        say(
+            "pattern",
+            message,
+            "put `\\` before a character that is meant as it stands, and the pattern in single quotes",
+        );
+    }
 }
 
 fn thresholds(config: &Config, found: &mut Vec<Violation>) {

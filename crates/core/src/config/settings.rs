@@ -30,6 +30,30 @@ pub struct Config {
     pub limits: Limits,
     /// What happens to a task that failed, unless the task says otherwise.
     pub retry: Retry,
+    /// What a worker looks for on its machine.
+    pub detection: Detection,
+}
+
+/// What a worker looks for on its machine. A worker reads it from its own file: what a coordinator's says is about nobody.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Detection {
+    /// Commands that show which software is there: a list of `capability`, `command` and `pattern`.
+    pub probes: Vec<Probe>,
+}
+
+/// A question to a machine: a command is run, and if what it says matches, the machine has a capability.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Probe {
+    /// The capability that is proved, where `$1` or `${name}` stands for what a group of the pattern matched: `python-$1`.
+    pub capability: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// A regular expression that its output or its errors must match, such as `Python (\d+)`; without one its exit code 0 is
+    /// enough.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pattern: String,
 }
 
 /// A named set of stealing settings for a kind of network or work.

@@ -266,6 +266,12 @@ const MISTAKES: &[(&str, &str)] = &[
     ("alpha", "scheduling:\n  policy: { type: adaptive, alpha: 0 }\n"),
     ("alpha without use", "scheduling:\n  policy: { type: adaptive, model: learned, alpha: 0.5 }\n"),
     ("wide characters", "scheduling: { per_type: { größe: fifo, 画像: magic } }\n"),
+    ("a probe without a command", "detection:\n  probes:\n    - { capability: python, command: [] }\n"),
+    (
+        "a probe with a pattern that is none",
+        "detection:\n  probes:\n    - capability: python-$1\n      command: [python3, --version]\n      pattern: 'Python (\\d+'\n",
+    ),
+    ("a probe that is misspelt", "detection: { probes: [{ capability: git, comand: [git] }] }\n"),
 ];
 
 #[test]

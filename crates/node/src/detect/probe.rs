@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use filch_core::config::Probe;
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
@@ -13,19 +14,6 @@ use crate::exec::{Command, Executor, Outcome, Stopped};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How many run at once.
 const AT_ONCE: usize = 4;
-
-/// A question to a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probe {
-    /// The capability that is proved, where `$1` or `${name}` stands for what a group of the pattern matched:
-    /// `python-$1`.
-    pub capability: String,
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// What its output or its errors must match: `Python (\d+\.\d+)`. Empty matches whatever ends with exit code 0.
-    #[serde(default)]
-    pub pattern: String,
-}
 
 /// A capability that was not found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -235,7 +235,7 @@ fn the_schema_and_the_check_agree() {
     assert_eq!(accepted, 30, "of {} documents", documents.len() + 2);
 }
 
-/// What JSON schema has no words for: comparisons between settings, and tags. Everything else that is refused, it refuses.
+/// What JSON schema has no words for: comparisons between settings, patterns, and tags. Everything else that is refused, it refuses.
 #[test]
 fn of_the_known_mistakes_the_schema_misses_only_what_it_cannot_say() {
     let missed: Vec<&str> = MISTAKES
@@ -252,6 +252,8 @@ fn of_the_known_mistakes_the_schema_misses_only_what_it_cannot_say() {
         "backoff of retries",
         "quarantine",
         "settled",
+        "a probe without a command",
+        "a probe with a pattern that is none",
     ];
     assert_eq!(missed, beyond_it);
 }
