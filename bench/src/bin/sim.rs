@@ -1,9 +1,12 @@
 //! `cargo xtask bench sim`: how many events a second the simulator plays, how that grows with the cluster, and how it
 //! compares with SimPy on the queue of the textbooks.
 //!
-//! Only the run is timed, not the making of the workload. Rounds of filch and of SimPy alternate, so that a disturbance
-//! hits both; medians are reported. SimPy is installed into a folder of its own below the build's.
+//! Only the run is timed, not the making of the workload. Each world is played by a process of its own, as `filch sim run` and
+//! SimPy do: in one process a small world would find memory that the one before has left, and a large one would have to ask the
+//! system for it. Rounds of all sizes, and of filch and of SimPy, alternate, so that a disturbance hits all; medians are
+//! reported. SimPy is installed into a folder of its own below the build's.
 
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,7 +17,7 @@ use filch_sim::cluster::Class;
 use filch_sim::generate::{Duration, Generator};
 use filch_sim::{Scenario, World};
 use mimalloc::MiMalloc;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// The allocator of the product.
@@ -55,6 +58,20 @@ struct Args {
     /// Tasks of the large case.
     #[arg(long, default_value_t = 10_000_000)]
     tasks: u32,
+    /// Plays one world and says what it took: so many workers, or none for the queue. What the benchmark calls itself with.
+    #[arg(long, hide = true)]
+    play: Option<u32>,
+    #[arg(long, hide = true, default_value_t = 1)]
+    seed: u64,
+}
+
+/// What one world took.
+#[derive(Debug, Deserialize, Serialize)]
+struct Played {
+    events: u64,
+    seconds: f64,
+    /// Seconds that its tasks waited, on average.
+    mean_wait_s: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,11 +106,11 @@ fn main() -> Result<()> {
     if args.large {
         return large(&args);
     }
-    let sizes: Vec<u32> = SIZES.into_iter().filter(|size| *size <= args.up_to).collect();
-    let mut rows = Vec::new();
-    for workers in sizes {
-        rows.push(throughput(workers, args.rounds)?);
+    if let Some(workers) = args.play {
+        println!("{}", json!(play_one(&args, workers)?));
+        return Ok(());
     }
+    let rows = throughput(&args)?;
     let (queue, skipped) = match args.no_simpy {
         true => (None, None),
         false => match queueing(&args) {
@@ -196,34 +213,65 @@ fn play(scenario: &Scenario, seed: u64) -> Result<(World, f64)> {
     Ok((world, seconds))
 }
 
-fn throughput(workers: u32, rounds: u32) -> Result<Row> {
-    let tasks = (workers * 10).max(200_000);
-    let scenario = cluster(workers, tasks);
-    let (mut rates, mut events) = (Vec::new(), 0);
-    for round in 0..rounds {
-        let (world, seconds) = play(&scenario, u64::from(round) + 1)?;
-        events = world.counts().events;
-        rates.push(events as f64 / seconds);
+/// Plays one world in this process.
+fn play_one(args: &Args, workers: u32) -> Result<Played> {
+    let scenario = if workers == 0 { queue(args)? } else { cluster(workers, tasks_for(workers)) };
+    let (world, seconds) = play(&scenario, args.seed)?;
+    let waited = world.fates().iter().map(|fate| fate.begun.since(fate.arrived).as_secs_f64()).sum::<f64>();
+    Ok(Played { events: world.counts().events, seconds, mean_wait_s: waited / world.fates().len() as f64 })
+}
+
+/// Plays one world in a process of its own.
+fn play_apart(args: &Args, workers: u32, seed: u64) -> Result<Played> {
+    let own = std::env::current_exe().context("this program cannot be found")?;
+    let numbers = [workers.to_string(), seed.to_string(), args.jobs.to_string()];
+    let [workers, seed, jobs] = &numbers;
+    let output = Command::new(own).args(["--play", workers, "--seed", seed, "--jobs", jobs]).output()?;
+    ensure!(output.status.success(), "a world failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn tasks_for(workers: u32) -> u32 {
+    (workers * 10).max(200_000)
+}
+
+/// Clusters of all sizes, in turn.
+fn throughput(args: &Args) -> Result<Vec<Row>> {
+    let sizes: Vec<u32> = SIZES.into_iter().filter(|size| *size <= args.up_to).collect();
+    let (mut rates, mut events) = (vec![Vec::new(); sizes.len()], vec![0; sizes.len()]);
+    for round in 0..args.rounds {
+        for (at, workers) in sizes.iter().enumerate() {
+            let played = play_apart(args, *workers, u64::from(round) + 1)?;
+            rates[at].push(played.events as f64 / played.seconds);
+            events[at] = played.events;
+        }
     }
-    let events_per_s = median(rates);
-    Ok(Row { workers, tasks, events, events_per_s, ns_per_event: 1e9 / events_per_s })
+    let rows = sizes.into_iter().zip(rates.into_iter().zip(events)).map(|(workers, (rates, events))| {
+        let events_per_s = median(rates);
+        Row { workers, tasks: tasks_for(workers), events, events_per_s, ns_per_event: 1e9 / events_per_s }
+    });
+    Ok(rows.collect())
 }
 
 // ---- the queue of the textbooks ----
 
-fn queueing(args: &Args) -> Result<Queue> {
-    let python = python::with("simpy", &[SIMPY], "simpy")?;
+fn queue(args: &Args) -> Result<Scenario> {
     let mut scenario = Scenario::builtin("queueing").context("the scenario `queueing` is gone")?;
     scenario.workload.tasks = Some(args.jobs);
+    Ok(scenario)
+}
+
+fn queueing(args: &Args) -> Result<Queue> {
+    let python = python::with("simpy", &[SIMPY], "simpy")?;
+    let scenario = queue(args)?;
     let Generator { rate, typical, .. } = scenario.workload;
     let servers = scenario.workers();
     let (mut ours, mut theirs, mut waits) = (Vec::new(), Vec::new(), (0.0, 0.0));
     for round in 0..args.rounds.max(3) {
         let seed = u64::from(round) + 1;
-        let (world, seconds) = play(&scenario, seed)?;
-        ours.push(f64::from(args.jobs) / seconds);
-        let waited = world.fates().iter().map(|fate| fate.begun.since(fate.arrived).as_secs_f64()).sum::<f64>();
-        waits.0 += waited / f64::from(args.jobs);
+        let played = play_apart(args, 0, seed)?;
+        ours.push(f64::from(args.jobs) / played.seconds);
+        waits.0 += played.mean_wait_s;
         let arguments = [f64::from(args.jobs), f64::from(servers), rate, typical.as_secs_f64(), seed as f64];
         let said = python::ask(&python, "simpy/mmc.py", &arguments.map(|number| number.to_string()))?;
         let figure = |key: &str| said[key].as_f64().with_context(|| format!("SimPy did not say `{key}`"));
