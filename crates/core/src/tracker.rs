@@ -261,7 +261,10 @@ impl Estimator for Tracker {
 
     fn estimate_each(&self, kind: KindId, workers: &[u32], declared: Option<Span>, estimates: &mut Estimates) {
         let outlook = self.outlook(kind, declared);
-        estimates.extend(workers.iter().map(|&worker| outlook.at(worker as usize)));
+        // One after the other: as an iterator it would not become part of this loop.
+        for &worker in workers {
+            estimates.push(outlook.at(worker as usize));
+        }
     }
 
     fn anywhere(&self, kind: KindId, declared: Option<Span>) -> Span {

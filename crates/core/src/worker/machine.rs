@@ -512,7 +512,8 @@ impl WorkerMachine {
         }
         self.id = Some(worker);
         self.epoch = epoch;
-        self.hello_at = None;
+        // One that was so long on its way says nothing of now: it may have been given up since, and then only a hello is heard.
+        self.hello_at = self.fenced.then_some(self.now);
         // Whatever was said before may have been lost.
         self.unnoted.grow_old(|_, _, _| ());
         self.beat(out);

@@ -101,6 +101,28 @@ fn a_message_that_was_long_on_its_way_does_not_show_that_the_lease_goes_on() {
 }
 
 #[test]
+fn a_welcome_that_was_long_on_its_way_is_no_reason_to_keep_silent() {
+    let mut bench = Bench::new();
+    // It stood still for two leases: the coordinator has given it up, and answers none of its beats.
+    let now = bench.quarters(8);
+    bench.told(now, Message::Welcome { worker: FIRST, sent: Time::ZERO });
+    let says_hello = |bench: &Bench| {
+        bench.out.iter().any(|output| matches!(output, Output::Send { message: Message::Hello(_), .. }))
+    };
+    let mut hello = false;
+    while let Some(due) = bench.machine.next_timer().filter(|due| *due < bench.quarters(10)) {
+        bench.step(due.max(now), Input::Tick);
+        hello |= says_hello(&bench);
+    }
+    assert!(hello, "only a hello can bring it back");
+    // An answer to that, in time, is one.
+    let sent = bench.quarters(9);
+    bench.told(bench.quarters(10), Message::Welcome { worker: WorkerId::from_bits(7), sent });
+    bench.step(bench.quarters(11), Input::Tick);
+    assert!(!says_hello(&bench), "{:?}", bench.out);
+}
+
+#[test]
 fn orders_that_were_joined_say_the_same() {
     let messages = || {
         [(1, 1..4u64), (2, 4..6), (3, 6..300)]

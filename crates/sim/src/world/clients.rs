@@ -146,11 +146,12 @@ impl World {
             return None;
         }
         if let Some(pin) = self.pins.get(&index) {
-            return Some(*pin);
+            return *pin;
         }
-        let pin = self.nodes.get(index as usize % self.nodes.len())?.machine.id()?;
+        // Nobody pins anything to a worker that has no name yet, nor later what was submitted without.
+        let pin = self.nodes.get(index as usize % self.nodes.len()).and_then(|node| node.machine.id());
         self.pins.insert(index, pin);
-        Some(pin)
+        pin
     }
 
     /// Somebody cancels a task, and looks later whether that has become of it.

@@ -339,8 +339,8 @@ pub struct World {
     stored: Vec<bool>,
     /// Descriptions of tasks on their way to the disk.
     specs: Map<u32, TaskSpec>,
-    /// The worker that a task was pinned to when it was first submitted.
-    pins: Map<u32, WorkerId>,
+    /// The worker that a task was pinned to when it was first submitted, if it was.
+    pins: Map<u32, Option<WorkerId>>,
     nodes: Vec<Node>,
     /// By worker.
     lines: Vec<Line>,

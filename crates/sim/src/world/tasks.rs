@@ -163,7 +163,7 @@ impl World {
         self.mark(|| Mark::Began { task: index, node, queued });
         if let Some(watch) = &mut self.watch {
             watch.may_begin(&self.workload, &self.fates, order, node, &self.nodes[node as usize].spec);
-            let (pin, id) = (self.pins.get(&index).copied(), self.nodes[node as usize].machine.id());
+            let (pin, id) = (self.pins.get(&index).copied().flatten(), self.nodes[node as usize].machine.id());
             if pin.is_some() && pin != id {
                 watch.says(format!("{} began on worker {node}, and is pinned to another", self.workload.label(index)));
             }
