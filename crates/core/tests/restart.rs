@@ -475,3 +475,33 @@ fn who_asks_again_to_be_let_in_is_the_same_worker() {
     assert_eq!(bench.hello_again(Some(first), vec![held]), anew);
     assert_eq!(bench.revoked(), [held], "what it had under its old name was given to others");
 }
+
+#[test]
+fn what_was_given_up_in_this_life_is_over_when_its_holder_says_so() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.hear(worker, want(1));
+    let task = bench.submit(TaskSpec::default());
+    let held = bench.handed()[0].0.held;
+    bench.restart();
+    // It runs the attempt of the first life, until nothing is heard of it for a lease: the attempt is given up, and the task waits,
+    // since there is nobody else.
+    bench.hello(Some(worker), vec![held]);
+    bench.hear(worker, Message::Began(held));
+    bench.now = bench.now + bench.config.limits.lease + Span(1);
+    bench.step(Input::Stored { begun: bench.now });
+    assert_eq!(bench.revoked(), [held]);
+    assert_eq!(bench.status(task), Some(Status::Queued));
+
+    // It comes back, and has stopped.
+    bench.hello_again(Some(worker), Vec::new());
+    bench.hear(worker, want(1));
+    assert!(bench.handed().is_empty(), "nobody has said that it stopped");
+    bench.hear(worker, Message::Ended { held, ran: Span::from_secs(1), end: End::GivenBack });
+    bench.coordinator.scheduler().check().unwrap();
+    let status = bench.coordinator.scheduler().worker(worker).unwrap();
+    assert_eq!(bench.coordinator.scheduler().revoked(worker).count(), 0, "nothing is left to be told to stop");
+    let again = bench.handed();
+    assert_eq!(again.len(), 1, "its slot is free for the next attempt: {status:?}");
+    assert!(again[0].0.held.task == task && again[0].0.held.attempt > held.attempt);
+}

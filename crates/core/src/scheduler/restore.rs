@@ -245,7 +245,9 @@ impl Scheduler {
         let earlier = self.is_of_earlier_life(held) && task.attempt <= self.first_generation;
         let newer = held.attempt > task.attempt;
         let same_and_waiting = held.attempt == task.attempt && matches!(task.state, State::Central | State::Parked);
-        earlier && (newer || same_and_waiting) && task.blockers == 0 && !task.waits_centrally()
+        // One that this life has given up was told to stop; what is still said of it is that it has.
+        let given_up = || self.ghosts.get(&(held.task, held.attempt)).is_some();
+        earlier && (newer || same_and_waiting) && task.blockers == 0 && !task.waits_centrally() && !given_up()
     }
 
     /// A worker has an attempt of an earlier life, wherever the task was thought to be.
