@@ -182,7 +182,7 @@ impl Drop for Executor {
 
 fn spawn(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let follower = Follower::new(wake.try_clone()?);
+    let follower = Follower::new(Arc::clone(&wake));
     thread::Builder::new().name("filch-exec".to_owned()).spawn(move || serve(&shared, &wake, follower))
 }
 

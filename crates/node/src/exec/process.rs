@@ -8,6 +8,7 @@ use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Stdio};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,13 +23,17 @@ const READ: usize = 64 << 10;
 /// What is still read of a stream when the command is over: somebody who left the group may go on writing for ever.
 const LAST_READ: usize = 1 << 20;
 
+/// What commands read that are given nothing. Opened once: that takes longer than to copy it.
+static NOTHING: OnceLock<File> = OnceLock::new();
+
 /// What a thread needs to follow commands, used again for the next one.
+///
+/// Every new program is given a copy of each descriptor that this process has, and has to close it: a tenth or two of a
+/// microsecond for each, times the slots. So threads share what they can, and what only a start needs is closed after it.
 pub(super) struct Follower {
     buffer: Vec<u8>,
-    /// What commands read that are given nothing. Opened once: that takes longer than to copy it.
-    nothing: Option<File>,
     /// Readable when an order may have changed.
-    wake: OwnedFd,
+    wake: Arc<OwnedFd>,
 }
 
 /// A stream that is captured.
@@ -55,14 +60,14 @@ struct Life<'a> {
 }
 
 impl Follower {
-    pub(super) fn new(wake: OwnedFd) -> Follower {
-        Follower { buffer: vec![0; READ], nothing: None, wake }
+    pub(super) fn new(wake: Arc<OwnedFd>) -> Follower {
+        Follower { buffer: vec![0; READ], wake }
     }
 
     /// Runs a command to its end.
     pub(super) fn run(&mut self, command: &Command, watch: Option<Watch>, order: &Order) -> Result<Outcome, Error> {
         let start = Instant::now();
-        let stdin = self.stdin(command).map_err(|source| Error::Start { program: name(command), source })?;
+        let stdin = stdin(command).map_err(|source| Error::Start { program: name(command), source })?;
         let mut life = Life::start(command, stdin, watch, start)?;
         let followed = self.follow(&mut life, order);
         // Before the process is waited for: until then the group's number is its own.
@@ -87,17 +92,6 @@ impl Follower {
             peak_memory: ended.rusage.maxrss,
             peak_memory_exact: memory::is_exact(ended.rusage.maxrss),
         })
-    }
-
-    fn stdin(&mut self, command: &Command) -> io::Result<Stdio> {
-        if !command.stdin.is_empty() {
-            return Ok(Stdio::piped());
-        }
-        let nothing = match self.nothing.take() {
-            Some(nothing) => nothing,
-            None => File::open("/dev/null")?,
-        };
-        Ok(self.nothing.insert(nothing).try_clone()?.into())
     }
 
     /// Until the first process has ended and, if it was stopped, the others had their time too.
@@ -151,6 +145,8 @@ impl Life<'_> {
             Some(cwd) if !cwd.is_dir() => Error::Directory { cwd: cwd.clone(), source },
             _ => failed(source),
         })?;
+        // It has its own.
+        prepared.stdin(Stdio::inherit());
         let stdin = child.stdin.take();
         let set = stdin.as_ref().map_or(Ok(()), |stdin| rustix::io::ioctl_fionbio(stdin, true));
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -296,6 +292,20 @@ fn add<'a>(fds: &mut Vec<PollFd<'a>>, fd: Option<BorrowedFd<'a>>, flags: PollFla
 
 fn timespec(span: Duration) -> Timespec {
     Timespec { tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(span.subsec_nanos()) }
+}
+
+fn stdin(command: &Command) -> io::Result<Stdio> {
+    if !command.stdin.is_empty() {
+        return Ok(Stdio::piped());
+    }
+    let nothing = match NOTHING.get() {
+        Some(nothing) => nothing,
+        None => {
+            let opened = File::open("/dev/null")?;
+            NOTHING.get_or_init(|| opened)
+        }
+    };
+    Ok(nothing.try_clone()?.into())
 }
 
 /// What the command is called in errors.
