@@ -291,10 +291,10 @@ async fn peers_that_cannot_reach_each_other_steal_through_the_coordinator() {
 }
 
 /// Passes bytes on to an address until it is told not to; then it takes them and says nothing, as some networks do.
-async fn passes_on(to: std::net::SocketAddr) -> (String, tokio::sync::watch::Sender<bool>) {
+async fn passes_on(to: SocketAddr) -> (String, tokio::sync::watch::Sender<bool>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let (silence, silent) = tokio::sync::watch::channel(false);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
