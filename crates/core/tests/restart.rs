@@ -505,3 +505,28 @@ fn what_was_given_up_in_this_life_is_over_when_its_holder_says_so() {
     assert_eq!(again.len(), 1, "its slot is free for the next attempt: {status:?}");
     assert!(again[0].0.held.task == task && again[0].0.held.attempt > held.attempt);
 }
+
+#[test]
+fn what_is_pinned_to_a_worker_that_leaves_waits_for_it_and_is_not_handed_to_and_fro() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.hear(worker, want(2));
+    let pinned = || TaskSpec { pin: Some(worker), ..TaskSpec::default() };
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        bench.submit(pinned());
+        held.extend(bench.handed().into_iter().map(|(order, _)| order.held));
+    }
+    assert_eq!(held.len(), 3, "one that likes to have tasks gets what is pinned to it at once");
+    bench.hear(worker, want(0));
+    for held in held {
+        bench.hear(worker, Message::Ended { held, ran: Span::ZERO, end: End::GivenBack });
+        assert!(bench.handed().is_empty(), "it has just given it back: {:?}", bench.out);
+    }
+    bench.submit(pinned());
+    assert!(bench.handed().is_empty());
+    bench.coordinator.scheduler().check().unwrap();
+    // It stays after all.
+    bench.hear(worker, want(2));
+    assert_eq!(bench.handed().len(), 2);
+}

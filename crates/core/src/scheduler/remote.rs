@@ -154,6 +154,11 @@ impl Scheduler {
         if task.waits_centrally() {
             return;
         }
+        // Who leaves, or is not heard of, would only give it back, again and again. It waits for it here.
+        let home = &self.workers[task.worker];
+        if task.flags.has(Flags::PINNED) && (home.credit == 0 || home.state != WorkerState::Up) {
+            return;
+        }
         self.next_attempt(slot);
         self.set_hop(slot, 0);
         let task = self.tasks.at(slot);
