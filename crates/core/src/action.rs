@@ -262,7 +262,8 @@ pub enum Record {
         /// When.
         at: Time,
     },
-    /// An attempt has failed, and the next comes after a pause.
+    /// An attempt has failed, and the next comes after a pause. Of a task that is settled: its last attempt, which somebody was
+    /// told to stop, has ended.
     Retrying {
         /// Which task.
         task: TaskId,

@@ -70,6 +70,34 @@ impl Unfinished {
     }
 }
 
+/// An attempt of a task with a key that was settled while somebody had it, and not by its holder: who was told to stop may not
+/// have stopped, and until it says so nobody else may have the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lingering {
+    pub(crate) attempt: u32,
+    pub(crate) worker: WorkerId,
+    pub(crate) key: KeyId,
+}
+
+impl Lingering {
+    /// What is left of a task that was settled like this.
+    fn of(known: &Unfinished, status: Status, cause: Cause) -> Option<Lingering> {
+        let said_by_holder = status == Status::Completed || matches!(cause, Cause::Reported | Cause::TimedOut);
+        let (worker, key) = (known.holder.filter(|_| !said_by_holder)?, known.spec.key?);
+        Some(Lingering { attempt: known.attempt, worker, key })
+    }
+
+    /// Records that come to this.
+    fn records(self, task: TaskId, each: &mut impl FnMut(&Record, Detail<'_>)) {
+        let Lingering { attempt, worker, key } = self;
+        let (at, status, cause) = (Time::ZERO, Status::Cancelled, Cause::Requested);
+        let spec = TaskSpec { key: Some(key), ..TaskSpec::default() };
+        each(&Record::Submitted { task, payload: 0, at }, Detail::Task(&spec));
+        each(&Record::Assigned { task, attempt, worker, at }, Detail::None);
+        each(&Record::Settled { task, attempt, status, cause, at }, Detail::None);
+    }
+}
+
 /// An array of which something is not settled.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenArray {
@@ -141,6 +169,7 @@ pub struct Journal {
     /// How the last settled task of each slot ended.
     pub(crate) outcomes: BTreeMap<usize, (TaskId, Status, Cause)>,
     pub(crate) workers: BTreeMap<WorkerId, WorkerSpec>,
+    pub(crate) lingering: BTreeMap<TaskId, Lingering>,
     pub(crate) jobs: BTreeMap<JobId, OpenJob>,
     pub(crate) arrays: BTreeMap<JobId, OpenArray>,
     pub(crate) key_limits: BTreeMap<KeyId, u32>,
@@ -161,6 +190,7 @@ impl Journal {
             }
             Record::Left { worker } => {
                 self.workers.remove(&worker);
+                self.lingering.retain(|_, lingering| lingering.worker != worker);
             }
             Record::Opened { job, weight } => {
                 self.jobs.insert(job, OpenJob { weight, closed: false, open: 0 });
@@ -222,11 +252,14 @@ impl Journal {
                 if let Some(known) = self.tasks.get_mut(&task) {
                     (known.attempt, known.holder) = (attempt, None);
                     (known.retries, known.until) = (retries, until);
+                } else {
+                    self.lingering.remove(&task);
                 }
             }
             Record::Settled { .. } if makes(Mistake::ForgetOutcome) => {}
             Record::Settled { task, status, cause, .. } => {
                 let Some(known) = self.tasks.remove(&task) else { return };
+                self.lingering.extend(Lingering::of(&known, status, cause).map(|lingering| (task, lingering)));
                 self.outcomes.insert(task.index(), (task, status, cause));
                 if let Some((job, ..)) = known.member {
                     if let Some(owner) = self.jobs.get_mut(&job) {
@@ -286,6 +319,9 @@ impl Journal {
         }
         for (&job, known) in &self.jobs {
             each(&Record::Opened { job, weight: known.weight }, Detail::None);
+        }
+        for (&task, lingering) in &self.lingering {
+            lingering.records(task, &mut each);
         }
         let at = Time::ZERO;
         let nothing = TaskSpec::default();
@@ -381,7 +417,7 @@ mod tests {
         }
         order.sort();
         let order: Vec<String> = order.into_iter().map(|entry| entry.1).collect();
-        let rest = (&journal.outcomes, &journal.workers, &journal.jobs, &journal.key_limits);
+        let rest = (&journal.outcomes, &journal.workers, &journal.lingering, &journal.jobs, &journal.key_limits);
         format!("{order:#?} {rest:#?}")
     }
 
@@ -425,9 +461,11 @@ mod tests {
     fn a_snapshot_and_what_the_store_gives_back_come_to_the_same() {
         let mut rng = crate::rng::Rng::new(7);
         let mut both = Twice::default();
-        let spec = |payload| TaskSpec { payload, ..TaskSpec::default() };
+        let key = |payload: u64| payload.is_multiple_of(3).then_some(KeyId(payload as u32 % 5));
+        let spec = |payload| TaskSpec { payload, key: key(payload), ..TaskSpec::default() };
         let at = Time::ZERO;
         let mut next = 0;
+        let mut lingering = 0;
         for step in 0..20_000u64 {
             let job = JobId::from_bits(step % 40);
             match rng.below(9) {
@@ -466,11 +504,28 @@ mod tests {
                     };
                     let attempt = both.journal.tasks[&id].attempt + 1;
                     let record = match kind {
-                        6 => Record::Assigned { task: id, attempt, worker: WorkerId::from_bits(step), at },
+                        6 => Record::Assigned { task: id, attempt, worker: WorkerId::from_bits(step % 7), at },
                         7 => Record::Retrying { task: id, attempt, retries: 2, until: Time(step) },
+                        _ if step % 2 == 0 => {
+                            let (status, cause) = (Status::Cancelled, Cause::Requested);
+                            Record::Settled { task: id, attempt, status, cause, at }
+                        }
                         _ => Record::Settled { task: id, attempt, status: Status::Failed, cause: Cause::Reported, at },
                     };
                     both.apply(&record, Detail::None);
+                    lingering = both.journal.lingering.len().max(lingering);
+                    // The holder of one has stopped, or is gone.
+                    if let Some((&task, &Lingering { attempt, worker, .. })) = both.journal.lingering.first_key_value()
+                    {
+                        match rng.below(20) {
+                            0 => both.apply(&Record::Left { worker }, Detail::None),
+                            1..5 => {
+                                let until = Time::ZERO;
+                                both.apply(&Record::Retrying { task, attempt, retries: 0, until }, Detail::None);
+                            }
+                            _ => {}
+                        }
+                    }
                 }
             }
             if step.is_multiple_of(97) {
@@ -480,6 +535,7 @@ mod tests {
                 assert_eq!(sum(read), sum(journal), "after {step} records");
             }
         }
+        assert!(lingering > 2, "some were settled while somebody had them");
         assert!(both.journal.tasks.len() > 50 && !both.journal.arrays.is_empty(), "there is something to compare");
     }
 

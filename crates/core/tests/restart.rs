@@ -530,3 +530,39 @@ fn what_is_pinned_to_a_worker_that_leaves_waits_for_it_and_is_not_handed_to_and_
     bench.hear(worker, want(2));
     assert_eq!(bench.handed().len(), 2);
 }
+
+#[test]
+fn a_key_stays_with_what_was_cancelled_until_its_holder_has_stopped_also_after_a_restart() {
+    let mut bench = Bench::new();
+    let worker = bench.hello(None, Vec::new());
+    bench.hear(worker, want(4));
+    let first = bench.submit(keyed());
+    let held = bench.handed()[0].0.held;
+    let second = bench.submit(keyed());
+    bench.step(Input::Event(Event::Cancel { task: first }));
+    assert!(bench.revoked() == [held] && bench.handed().is_empty(), "it may take a while to stop");
+    for _ in 0..2 {
+        bench.restart();
+        assert_eq!((bench.status(first), bench.status(second)), (Some(Status::Cancelled), Some(Status::Queued)));
+        bench.hello(Some(worker), vec![held]);
+        assert_eq!(bench.revoked(), [held], "nobody may have told it yet");
+        bench.hear(worker, want(4));
+        assert!(bench.handed().is_empty(), "it still runs: {:?}", bench.out);
+        // As a snapshot has it.
+        let mut again = Journal::default();
+        bench.journal.records(|record, detail| again.apply(record, detail));
+        bench.journal = again;
+    }
+    bench.hear(worker, Message::Ended { held, ran: Span::from_secs(1), end: End::GivenBack });
+    bench.coordinator.scheduler().check().unwrap();
+    assert_eq!(bench.handed().iter().map(|(order, _)| order.held.task).collect::<Vec<_>>(), [second]);
+    let next = bench.handed()[0].0.held;
+    // Now it is over, and the next life knows that.
+    bench.restart();
+    bench.hello(Some(worker), vec![next]);
+    bench.hear(worker, want(4));
+    assert!(bench.revoked().is_empty(), "{:?}", bench.out);
+    bench.submit(keyed());
+    bench.hear(worker, done(next));
+    assert_eq!(bench.handed().len(), 1);
+}

@@ -102,6 +102,11 @@ impl Keys {
         self.key(key).offered.insert(place);
     }
 
+    /// A token that was out in an earlier life is out still.
+    pub(crate) fn keep(&mut self, key: u32) {
+        self.key(key).held += 1;
+    }
+
     /// An offered task was handed to a slot.
     pub(crate) fn take(&mut self, key: u32, place: QueueKey) {
         let entry = self.key(key);

@@ -8,16 +8,18 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::devices::DeviceSet;
 use super::slab::Slab;
+use super::state::Ghost;
 use super::submit::NO_RANK;
 use super::{COMMON_JOB, Flags, Job, Scheduler, State};
 use crate::action::{Action, Record, Refusal};
 use crate::event::Held;
 use crate::ids::{JobId, NONE, TaskId, WorkerId};
-use crate::journal::{Journal, OpenArray, Unfinished};
+use crate::journal::{Journal, Lingering, OpenArray, Unfinished};
 use crate::planted::{Mistake, makes};
-use crate::task::{Cause, Status};
-use crate::time::Time;
+use crate::task::{Cause, Status, TaskSpec};
+use crate::time::{Span, Time};
 use crate::worker::WorkerState;
 
 /// Attempts of one task, or generations of one slot, that a life has for itself. A slot that has had all of them is not
@@ -108,7 +110,10 @@ impl Scheduler {
             self.keys.set_limit(key.0, limit);
             self.follow_limit(key.0, actions);
         }
-        let Journal { tasks, jobs, arrays, .. } = journal;
+        let Journal { tasks, jobs, arrays, lingering, .. } = journal;
+        for (task, lingering) in lingering {
+            self.linger(task, lingering);
+        }
         let (waiting_arrays, again) = self.enter_all_again(tasks, arrays);
         // Those that are with somebody first: what they hold nobody else may have.
         let (held, waiting): (Vec<Again>, Vec<Again>) = again
@@ -138,6 +143,21 @@ impl Scheduler {
                 self.job_may_be_done(job.slot, actions);
             }
         }
+    }
+
+    /// An attempt that its holder was told to stop in an earlier life keeps its key until the holder says so, or is gone. What
+    /// else it occupied is not known any more.
+    fn linger(&mut self, task: TaskId, lingering: Lingering) {
+        let Lingering { attempt, worker, key } = lingering;
+        let Ok(at) = self.worker_slot(worker) else { return };
+        let signature = self.intern_signature(&TaskSpec::default());
+        self.keys.keep(key.0);
+        let worker = &mut self.workers[at];
+        let (used, slots) = (worker.used_slots(), worker.slots);
+        self.counters.use_changed((used, slots), (used + 1, slots));
+        let (devices, planned, since) = (DeviceSet::default(), Span::ZERO, self.now);
+        worker.rare_mut().ghosts.push(Ghost { task, attempt, signature, key: key.0, devices, planned, since });
+        self.ghosts.insert_new((task, attempt), at);
     }
 
     /// Tasks and arrays are there again, in the order in which they came, so that they queue in it: the arrays of which

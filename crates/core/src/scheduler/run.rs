@@ -405,6 +405,10 @@ impl Scheduler {
         worker.release(&self.signatures[ghost.signature].demand, &ghost.devices);
         worker.busy += self.now.since(ghost.since);
         self.release_signature(ghost.signature);
+        if ghost.key != NONE && self.tasks.find(task).is_none() {
+            // Whoever comes after this life need not wait for it.
+            self.persist(Record::Retrying { task, attempt, retries: 0, until: Time::ZERO }, actions);
+        }
         self.aside = at;
         self.return_token(ghost.key, actions);
         if makes(Mistake::ReleaseKeyTwice) {
