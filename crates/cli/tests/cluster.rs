@@ -408,3 +408,18 @@ fn a_coordinator_that_was_killed_goes_on_and_so_does_its_worker() {
         |number: u32| std::fs::read_to_string(cluster.place.path().join(format!("ran-{number}"))).expect("it ran");
     assert_eq!((1..=6).map(ran).collect::<String>(), "x\n".repeat(6));
 }
+
+#[test]
+fn stolen_are_the_tasks_that_somebody_else_took_each_once() {
+    let place = tempfile::tempdir().expect("a directory");
+    let words = ["run", "--to", "w1", "--workers", "2", "-j", "1", "--array", "1-10", "--json", "--", "sleep", "0.1"];
+    let output = common::filch(&words).current_dir(place.path()).output().expect("the binary runs");
+    let lines: Vec<Value> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let elsewhere = lines.iter().filter(|line| line["worker"] == "w2").count() as u64;
+    let summary = lines.iter().find_map(|line| line.get("summary")).expect("a summary");
+    assert!(elsewhere > 0, "{lines:?}");
+    assert_eq!(summary["stolen"].as_u64(), Some(elsewhere), "{lines:?}");
+}

@@ -14,7 +14,7 @@ use filch_core::names::Sort;
 use filch_core::steal::StealStats;
 use filch_core::wire::talk::{Body, Ended, Ending, KeyNote, Page, Peer, Relay, Reply, Said, Submitted, WorkerCard};
 use filch_core::wire::{Group, Message, Order};
-use filch_core::{Action, Config, Held, JobId, Names, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId};
+use filch_core::{Action, Cause, Config, Held, JobId, Names, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -399,7 +399,6 @@ impl Desk {
                 self.jobs.began(held.task, from, self.now);
                 self.show_begun(connection, held.task);
             }
-            Message::Moved { held, to } => self.jobs.moved(held.task, to, held.hop),
             _ => {}
         }
         self.put(Input::Message { from, message });
@@ -528,8 +527,15 @@ impl Desk {
                     self.jobs.enter(task, number, index, payload);
                 }
             }
-            Action::Notify { task, status, .. }
-                if !matches!(status, Status::Running | Status::Assigned) && !status.is_settled() =>
+            // Both sides tell of a theft; the machine says which word counts.
+            Action::Move { task, from, to } if from != to => {
+                let hop = self.machine.scheduler().current(task).map_or(1, |held| held.hop);
+                self.jobs.moved(task, to, hop, self.now);
+            }
+            Action::Notify { task, status, cause, .. }
+                if !matches!(status, Status::Running | Status::Assigned)
+                    && !status.is_settled()
+                    && !self.has_only_moved(task, cause) =>
             {
                 self.jobs.stopped(task);
             }
@@ -546,6 +552,13 @@ impl Desk {
             }
             _ => {}
         }
+    }
+
+    /// Whether a task that is said to wait because it was moved is with a worker, or was until it ended.
+    fn has_only_moved(&self, task: TaskId, cause: Cause) -> bool {
+        let scheduler = self.machine.scheduler();
+        cause == Cause::Moved
+            && (scheduler.who_has(task).is_some() || scheduler.status(task).is_none_or(Status::is_settled))
     }
 
     // ---- what is remembered ----
@@ -607,10 +620,10 @@ impl Desk {
         kept
     }
 
-    fn settle(&mut self, task: TaskId, attempt: u32, status: Status, cause: filch_core::Cause) {
+    fn settle(&mut self, task: TaskId, attempt: u32, status: Status, cause: Cause) {
         self.settled += 1;
         let mut ending = self.endings.remove(&(task.to_bits(), attempt));
-        if cause == filch_core::Cause::NoWorker && ending.is_none() {
+        if cause == Cause::NoWorker && ending.is_none() {
             ending = self.nobody_can(task, attempt);
         }
         let live = self.jobs.stopped(task);

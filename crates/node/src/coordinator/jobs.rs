@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use filch_core::wire::talk::{JobCard, Numbers, Progress};
 use filch_core::{JobId, Status, TaskId, Time, WorkerId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Jobs that are done and still known by their figures.
 const DONE_KEPT: usize = 10_000;
@@ -87,6 +87,8 @@ pub(super) struct Jobs {
     /// By the slot of the task.
     notes: Vec<Note>,
     live: Vec<(TaskId, Live)>,
+    /// Tasks that are not settled and were stolen, in whichever attempt.
+    stolen: FxHashSet<TaskId>,
     done: std::collections::VecDeque<u64>,
     /// Jobs that somebody watches and that have changed.
     changed: Vec<u64>,
@@ -228,6 +230,9 @@ impl Jobs {
     /// Nothing more is to be known of a task.
     pub(super) fn leave(&mut self, task: TaskId) {
         self.take_live(task);
+        if !self.stolen.is_empty() {
+            self.stolen.remove(&task);
+        }
         if let Some(note) = self.note_mut(task) {
             note.generation = u32::MAX;
         }
@@ -306,11 +311,16 @@ impl Jobs {
         }
     }
 
-    /// It changed hands.
-    pub(super) fn moved(&mut self, task: TaskId, to: WorkerId, hop: u32) {
-        let Some(live) = self.live_mut(task).filter(|live| live.hops < hop) else { return };
-        (live.worker, live.hops) = (to, hop);
-        self.change(task, |progress| progress.stolen += 1);
+    /// It was stolen. A job counts each of its tasks once, however often that happens to it.
+    pub(super) fn moved(&mut self, task: TaskId, to: WorkerId, hop: u32, now: Time) {
+        if self.live(task).is_none() {
+            self.add_live(task, Live { worker: to, began: now, hops: 0, runs: false });
+        }
+        let Some(live) = self.live_mut(task) else { return };
+        (live.worker, live.hops) = (to, live.hops.max(hop));
+        if self.stolen.insert(task) {
+            self.change(task, |progress| progress.stolen += 1);
+        }
     }
 
     /// It is with nobody any more.
