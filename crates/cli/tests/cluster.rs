@@ -423,3 +423,18 @@ fn stolen_are_the_tasks_that_somebody_else_took_each_once() {
     assert!(elsewhere > 0, "{lines:?}");
     assert_eq!(summary["stolen"].as_u64(), Some(elsewhere), "{lines:?}");
 }
+
+#[test]
+fn a_task_that_never_ran_was_with_nobody() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "1"]);
+    let file = "tasks: [{ name: a, command: 'false' }, { name: b, command: 'true', after: a }]";
+    std::fs::write(cluster.place.path().join("two.yaml"), file).expect("written");
+    assert_eq!(cluster.run(&["submit", "--wait", "--file", "two.yaml"]).status.code(), Some(1));
+    let listed = cluster.json(&["task", "list", "1", "--json"]);
+    assert_eq!((listed[0]["worker"].as_str(), listed[0]["attempts"].as_u64()), (Some("alpha"), Some(1)), "{listed}");
+    for never in [&listed[1], &cluster.json(&["task", "show", "1.2", "--json"])] {
+        assert_eq!((never["status"].as_str(), never["attempts"].as_u64()), (Some("failed"), Some(0)), "{never}");
+        assert!(never["worker"].is_null(), "{never}");
+    }
+}

@@ -23,7 +23,7 @@ use super::Inbox;
 use super::bodies::{Bodies, Elements};
 use super::catch_up::Latecomer;
 use super::chores::Chores;
-use super::history::{Item as Past, Keeper, Outcome};
+use super::history::{Item as Past, Keeper, NOBODY, Outcome};
 use super::jobs::Jobs;
 use super::keys::Keys;
 use super::looks::Looker;
@@ -615,7 +615,7 @@ impl Desk {
             let bytes = ending.encode_to_vec();
             self.blobs.push(BlobChange::Put { id: BlobId(kept), bytes, until: Some(until) });
         }
-        let (ran, worker) = own.map_or((0, 0), |(_, ran, worker)| (ran.0, worker.to_bits()));
+        let (ran, worker) = own.map_or((0, NOBODY), |(_, ran, worker)| (ran.0, worker.to_bits()));
         self.ends.push(task, attempt, End { ran, worker, ending: kept, began });
         kept
     }
@@ -642,7 +642,7 @@ impl Desk {
             cause,
             attempts: filch_core::attempt_in_life(attempt),
             hops: live.map_or(0, |live| live.hops),
-            worker: worker.map_or(0, WorkerId::to_bits),
+            worker: worker.map_or(NOBODY, WorkerId::to_bits),
             began,
             ended: self.now.0,
             ran: ran.0,

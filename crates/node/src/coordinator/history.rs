@@ -27,6 +27,9 @@ const ROW: usize = 8192;
 /// How long something waits before it is written.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// What stands for a worker where there is none: 0 is one, mostly the first that ever joined.
+pub(crate) const NOBODY: u64 = u64::MAX;
+
 /// What became of one task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outcome {
@@ -55,12 +58,17 @@ impl Outcome {
             cause,
             attempts: 0,
             hops: 0,
-            worker: 0,
+            worker: NOBODY,
             began: at,
             ended: at,
             ran: 0,
             ending: 0,
         }
+    }
+
+    /// What its worker is called, if it was ever with one. Earlier rows have 0 where there was none.
+    pub(crate) fn worker_name<'a>(&self, workers: &'a FxHashMap<u64, String>) -> Option<&'a String> {
+        workers.get(&self.worker).filter(|_| self.attempts > 0)
     }
 }
 

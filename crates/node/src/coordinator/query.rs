@@ -217,7 +217,7 @@ impl Desk {
             let Some(outcome) = history.task(0, handle)? else {
                 return Ok(Later::Refused("the task is over, and nothing is kept of it any more".to_owned()));
             };
-            let mut ended = ended(&outcome, history.workers()?.get(&outcome.worker));
+            let mut ended = ended(&outcome, outcome.worker_name(&history.workers()?));
             (ended.task, ended.index) = (task, 0);
             ended.ending = ending(&*store, shard, outcome.ending)?.map(Box::new);
             Ok(Later::Said(Box::new(Said::Ended(Box::new(ended)))))
@@ -471,7 +471,7 @@ fn past_view(
     outcome.status.name().clone_into(&mut view.status);
     view.cause = outcome.cause.words().map(str::to_owned);
     view.attempts = outcome.attempts;
-    view.worker = workers.get(&outcome.worker).cloned();
+    view.worker = outcome.worker_name(workers).cloned();
     if outcome.attempts > 0 {
         view.began_s = Some(seconds(outcome.began));
         view.ran_s = Some(seconds(outcome.ran));

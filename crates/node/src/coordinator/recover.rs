@@ -12,7 +12,7 @@ use filch_core::{Cause, Names, Record, TaskId, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
-use super::history::{Item, Outcome};
+use super::history::{Item, NOBODY, Outcome};
 use super::jobs::Jobs;
 use super::keys::Keys;
 use crate::store::{Error, Place, Shard, Store};
@@ -252,7 +252,7 @@ fn outcome(
         cause,
         attempts: filch_core::attempt_in_life(attempt),
         hops: 0,
-        worker: end.map_or(0, |end| end.worker),
+        worker: end.map_or(NOBODY, |end| end.worker),
         began: end.map_or(0, |end| end.began),
         ended: at.0,
         ran: end.map_or(0, |end| end.ran),
