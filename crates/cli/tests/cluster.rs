@@ -414,10 +414,8 @@ fn stolen_are_the_tasks_that_somebody_else_took_each_once() {
     let place = tempfile::tempdir().expect("a directory");
     let words = ["run", "--to", "w1", "--workers", "2", "-j", "1", "--array", "1-10", "--json", "--", "sleep", "0.1"];
     let output = common::filch(&words).current_dir(place.path()).output().expect("the binary runs");
-    let lines: Vec<Value> = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let lines: Vec<Value> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let elsewhere = lines.iter().filter(|line| line["worker"] == "w2").count() as u64;
     let summary = lines.iter().find_map(|line| line.get("summary")).expect("a summary");
     assert!(elsewhere > 0, "{lines:?}");
@@ -437,4 +435,27 @@ fn a_task_that_never_ran_was_with_nobody() {
         assert_eq!((never["status"].as_str(), never["attempts"].as_u64()), (Some("failed"), Some(0)), "{never}");
         assert!(never["worker"].is_null(), "{never}");
     }
+}
+
+#[test]
+fn why_a_job_is_where_it_is_is_never_nothing() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "1"]);
+    let script = "while ! test -e go; do sleep 0.05; done";
+    let job = cluster.told(&["submit", "--", "sh", "-c", script]);
+    let job = job.trim();
+    wait_for("it runs", || cluster.json(&["job", "show", job, "--json"])["running"] == 1);
+    let head = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    let own = cluster.told(&["task", "why", &format!("{job}.1")]);
+    assert!(own.contains("running"), "{own}");
+    assert_eq!(head(&cluster.told(&["task", "why", job])), head(&own));
+    assert_ne!(cluster.json(&["task", "why", job, "--json"])["text"], "");
+
+    let file = "tasks: [{ name: a, command: 'true' }, { name: b, command: 'true', after: a }, { name: c, command: 'true', after: a }]";
+    std::fs::write(cluster.place.path().join("three.yaml"), file).expect("written");
+    let graph = cluster.told(&["submit", "--file", "three.yaml"]);
+    let text = cluster.told(&["task", "why", graph.trim()]);
+    assert!(text.contains("2 tasks are blocked") && text.contains("1 task is queued"), "{text}");
+    assert!(text.contains(&format!("{}.2", graph.trim())), "{text}");
+    std::fs::write(cluster.place.path().join("go"), "").expect("written");
 }

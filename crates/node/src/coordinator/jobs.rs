@@ -67,6 +67,11 @@ impl Note {
     fn is_free(&self) -> bool {
         self.generation == u32::MAX
     }
+
+    /// The task whose note this is, by its place among all.
+    fn id(&self, at: usize) -> TaskId {
+        TaskId::from_bits(u64::from(self.generation) << 32 | at as u64)
+    }
 }
 
 /// What is known of a task that is with a worker.
@@ -223,8 +228,26 @@ impl Jobs {
             // It became a task and is with nobody: it waits for its next attempt.
             let wanted = |note: &&Note| u64::from(note.job) == number && note.index == index && !note.is_free();
             let at = self.notes.iter().position(|note| wanted(&note))?;
-            Some(TaskId::from_bits(u64::from(self.notes[at].generation) << 32 | at as u64))
+            Some(self.notes[at].id(at))
         })
+    }
+
+    /// Tasks of a job that are not settled and are more than elements of an array, with their positions.
+    pub(super) fn current(&self, number: u64) -> Vec<(u32, TaskId)> {
+        let Some(job) = self.by_number.get(&number).filter(|job| job.done_at.is_none()) else { return Vec::new() };
+        let of_job = |note: &Note| u64::from(note.job) == number;
+        if !job.tasks.is_empty() {
+            let known = job
+                .tasks
+                .iter()
+                .zip(0..)
+                .filter(|&(&task, at)| self.note(task).is_some_and(|note| of_job(&note) && note.index == at));
+            return known.map(|(&task, at)| (at, task)).collect();
+        }
+        let noted = self.notes.iter().enumerate().filter(|(_, note)| !note.is_free() && of_job(note));
+        let mut current: Vec<(u32, TaskId)> = noted.map(|(at, note)| (note.index, note.id(at))).collect();
+        current.sort_unstable();
+        current
     }
 
     /// Nothing more is to be known of a task.

@@ -1,14 +1,15 @@
 //! Answers to questions about the state: from memory where it is there, from history where it is not. Changes nothing.
 
 mod listing;
+mod why;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::steal::StealStats;
-use filch_core::told::{Explanation, Labels, RestExplanation};
+use filch_core::told::Labels;
 use filch_core::wire::talk::{Chunk, Ending, JobCard, Numbers, Progress, Reply, Said};
-use filch_core::{JobId, KeyId, Lack, ResourceId, Status, TaskId, Time, WorkerId};
+use filch_core::{KeyId, Lack, ResourceId, Status, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -22,9 +23,6 @@ use super::requests::{No, refused, unknown_job, unknown_task};
 use super::{Inbox, Later};
 use crate::store::{BlobId, Shard, Store};
 use crate::view::{JobView, PeerView, Query, StatsView, TaskView, WorkerView};
-
-/// An explanation, as data and in words.
-type Told = Option<serde_json::Value>;
 
 impl Desk {
     pub(super) fn query(&mut self, connection: u64, id: u64, text: &str) -> Result<(), No> {
@@ -242,46 +240,6 @@ impl Desk {
         });
     }
 
-    fn why_query(&mut self, connection: u64, id: u64, number: u64, index: Option<u32>) -> Result<(), No> {
-        let (own, rest) = self.why(number, index)?;
-        if let Some(told) = own.or_else(|| rest.clone().filter(|_| index.is_none())) {
-            self.reply(connection, id, Said::Json(json(&told)));
-            return Ok(());
-        }
-        let (store, shard) = (Arc::clone(&self.store), self.shard);
-        self.ask_history(connection, id, move |history| {
-            let Some((card, ..)) = history.job(number)? else { return Ok(Later::Refused(unknown_job(number))) };
-            let Some(index) = index.or((card.total == 1).then_some(0)) else {
-                let why = format!("nothing of job {number} waits: it is over, or its tasks are explained one by one");
-                return Ok(Later::Refused(format!("{why}; `filch task list {number}` shows them")));
-            };
-            let Some(outcome) = history.task(number, u64::from(index))? else {
-                let none = "nothing is known of it any more: it has ended; `filch task show` says how";
-                return Ok(rest.map_or_else(|| Later::Refused(none.to_owned()), |told| Later::Json(json(&told))));
-            };
-            let left = ending(&*store, shard, outcome.ending)?;
-            let view = past_view((&card, &card.numbers()), &outcome, &history.workers()?, left.as_ref());
-            Ok(Later::Json(json(&over(&view))))
-        });
-        Ok(())
-    }
-
-    /// Why a task of a job is where it is, if it is more than an element that was never handed out, and why those wait.
-    fn why(&self, number: u64, index: Option<u32>) -> Result<(Told, Told), No> {
-        let Some(job) = self.jobs.get(number) else { return Ok((None, None)) };
-        if let Some(index) = index.filter(|index| u64::from(*index) >= job.card.total) {
-            return Err(No::Because(unknown_task(number, index)));
-        }
-        let scheduler = self.machine.scheduler();
-        let task = index.and_then(|index| self.jobs.at(number, index));
-        let own = task.and_then(|task| scheduler.explain_at(task, self.now));
-        let rest = scheduler.explain_job_at(JobId::from_bits(job.card.job), self.now);
-        Ok((
-            own.map(|found| explained(&Explanation::told(self, self.now, found, None))),
-            rest.map(|found| explained(&RestExplanation::told(self, self.now, found))),
-        ))
-    }
-
     // ---- workers and figures ----
 
     fn worker_view(&self, seat: &Seat, busy: &FxHashMap<WorkerId, (u32, u32)>) -> WorkerView {
@@ -373,26 +331,6 @@ impl Labels for Desk {
     fn resource(&self, id: ResourceId) -> String {
         self.names.resources.name(id.0).to_owned()
     }
-}
-
-/// How a task ended, as data and in words.
-fn over(view: &TaskView) -> serde_json::Value {
-    let task = format!("{}.{}", view.job, view.number);
-    let mut text = format!("{task}: {}", view.status);
-    for more in view.cause.iter().chain(&view.error) {
-        text.push_str("\n  ");
-        text.push_str(&more.replace("; ", "\n    "));
-    }
-    serde_json::json!({ "task": task, "status": view.status, "cause": view.cause, "error": view.error, "text": text })
-}
-
-/// As data and in words.
-fn explained<T: Serialize + std::fmt::Display>(told: &T) -> serde_json::Value {
-    let mut value = serde_json::to_value(told).unwrap_or_default();
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("text".to_owned(), told.to_string().into());
-    }
-    value
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> String {
