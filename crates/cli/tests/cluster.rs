@@ -459,3 +459,41 @@ fn why_a_job_is_where_it_is_is_never_nothing() {
     assert!(text.contains(&format!("{}.2", graph.trim())), "{text}");
     std::fs::write(cluster.place.path().join("go"), "").expect("written");
 }
+
+#[test]
+fn a_task_that_waits_for_its_next_attempt_says_so_everywhere() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "2"]);
+    let options = ["submit", "--retries", "5", "--backoff", "60s"];
+    let single = cluster.told(&[&options[..], &["--", "sh", "-c", "echo reason >&2; exit 3"]].concat());
+    let array =
+        cluster.told(&[&options[..], &["--array", "1-2", "--", "sh", "-c", "exit $((FILCH_TASK - 1))"]].concat());
+    std::fs::write(
+        cluster.place.path().join("one.yaml"),
+        "tasks: [{ name: a, command: exit 3, retries: 5, backoff: 60s }]",
+    )
+    .expect("written");
+    let graph = cluster.told(&["submit", "--file", "one.yaml"]);
+    for (job, number, exit) in [(single.trim(), 1, 3), (array.trim(), 2, 1), (graph.trim(), 1, 3)] {
+        let task = format!("{job}.{number}");
+        wait_for("it has failed once", || {
+            let shown = cluster.json(&["task", "show", &task, "--json"]);
+            shown["status"] == "retrying" && shown["exit_code"].is_i64()
+        });
+        let listed = cluster.json(&["task", "list", job, "--status", "retrying", "--json"]);
+        assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+        for view in [&listed[0], &cluster.json(&["task", "show", &task, "--json"])] {
+            assert_eq!(view["number"].as_i64(), Some(number), "{view}");
+            assert_eq!((view["status"].as_str(), view["attempts"].as_u64()), (Some("retrying"), Some(1)), "{view}");
+            assert_eq!((view["worker"].as_str(), view["exit_code"].as_i64()), (Some("alpha"), Some(exit)), "{view}");
+        }
+        assert!(cluster.told(&["task", "why", &task]).contains("retrying"));
+    }
+    assert!(cluster.told(&["task", "why", single.trim()]).contains("retrying"));
+    let nobody = cluster.told(&["submit", "--array", "1-2", "--requires", "sculpt", "--", "true"]);
+    wait_for("nobody can run it", || {
+        cluster.json(&["task", "show", &format!("{}.2", nobody.trim()), "--json"])["status"] == "unschedulable"
+    });
+    let listed = cluster.json(&["task", "list", nobody.trim(), "--status", "unschedulable", "--json"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
+}

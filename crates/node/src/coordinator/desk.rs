@@ -24,7 +24,7 @@ use super::bodies::{Bodies, Elements};
 use super::catch_up::Latecomer;
 use super::chores::Chores;
 use super::history::{Item as Past, Keeper, NOBODY, Outcome};
-use super::jobs::Jobs;
+use super::jobs::{Jobs, Tried};
 use super::keys::Keys;
 use super::looks::Looker;
 use super::recover::{End, EndColumns, Folded};
@@ -396,7 +396,7 @@ impl Desk {
         match message {
             Message::Ended { held, ran, .. } => self.ran = Some((held, ran, from)),
             Message::Began(held) if self.machine.scheduler().current(held.task).is_some() => {
-                self.jobs.began(held.task, from, self.now);
+                self.jobs.began(held, from, self.now);
                 self.show_begun(connection, held.task);
             }
             _ => {}
@@ -470,9 +470,9 @@ impl Desk {
         let mut together = Vec::with_capacity(orders.len());
         let (mut last, mut bytes) = (None, 0);
         for order in orders {
-            self.jobs.handed(order.held.task, to, self.now);
+            self.jobs.handed(order.held, to, self.now);
             if order.begins {
-                self.jobs.began(order.held.task, to, self.now);
+                self.jobs.began(order.held, to, self.now);
                 self.show_begun(connection, order.held.task);
             }
             if last != Some(order.payload) {
@@ -529,15 +529,18 @@ impl Desk {
             }
             // Both sides tell of a theft; the machine says which word counts.
             Action::Move { task, from, to } if from != to => {
-                let hop = self.machine.scheduler().current(task).map_or(1, |held| held.hop);
-                self.jobs.moved(task, to, hop, self.now);
+                // One that ended with the same word is over by now.
+                let held = self.machine.scheduler().current(task).or(self.ran.map(|(held, ..)| held));
+                if let Some(held) = held.filter(|held| held.task == task) {
+                    self.jobs.moved(held, to, self.now);
+                }
             }
             Action::Notify { task, status, cause, .. }
                 if !matches!(status, Status::Running | Status::Assigned)
                     && !status.is_settled()
                     && !self.has_only_moved(task, cause) =>
             {
-                self.jobs.stopped(task);
+                self.jobs.waits(task);
             }
             Action::JobDone { job } => self.job_done(job),
             Action::ElementsRefused { worker, lack, .. } => {
@@ -599,7 +602,15 @@ impl Desk {
     /// What is known of the end of an attempt that is not the last goes to the store.
     fn note_end(&mut self, task: TaskId, attempt: u32) {
         let ending = self.endings.remove(&(task.to_bits(), attempt));
-        self.keep_ending(task, attempt, ending.as_ref(), 0);
+        let ending = self.keep_ending(task, attempt, ending.as_ref(), 0);
+        let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
+        let worker = own.map(|(_, _, worker)| worker).or_else(|| self.last_worker(task));
+        self.jobs.has_tried(task, Tried { attempt, worker, ending });
+    }
+
+    /// Who has a task, or had it last.
+    fn last_worker(&self, task: TaskId) -> Option<WorkerId> {
+        self.jobs.live(task).map(|live| live.worker).or_else(|| self.jobs.tried(task)?.worker)
     }
 
     /// Where the ending is kept; 0 if there is none.
@@ -626,6 +637,7 @@ impl Desk {
         if cause == Cause::NoWorker && ending.is_none() {
             ending = self.nobody_can(task, attempt);
         }
+        let last_worker = self.last_worker(task);
         let live = self.jobs.stopped(task);
         let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
         // Of one that was handed out in an earlier life only its end is known.
@@ -634,7 +646,7 @@ impl Desk {
         let kept = self.keep_ending(task, attempt, ending.as_ref(), began);
         let Some(note) = self.jobs.note(task) else { return };
         let number = u64::from(note.job);
-        let worker = own.map(|(_, _, worker)| worker).or(live.map(|live| live.worker));
+        let worker = own.map(|(_, _, worker)| worker).or(last_worker);
         let outcome = Outcome {
             job: number,
             index: if number == 0 { note.handle } else { u64::from(note.index) },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use filch_core::wire::talk::{JobCard, Numbers, Progress};
-use filch_core::{JobId, Status, TaskId, Time, WorkerId};
+use filch_core::{Held, JobId, Status, TaskId, Time, WorkerId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Jobs that are done and still known by their figures.
@@ -30,11 +30,6 @@ impl Job {
         let begun = Progress { job: card.number, total: card.total, ..Progress::default() };
         let progress = card.progress.clone().unwrap_or(begun);
         Job { card, numbers, progress, done_at: None, watchers: Vec::new(), changed: false, tasks: Vec::new() }
-    }
-
-    /// Its tasks by position, if they are not elements of an array.
-    pub(super) fn tasks(&self) -> &[TaskId] {
-        &self.tasks
     }
 
     pub(super) fn settled(&mut self, status: Status, count: u64) {
@@ -79,8 +74,24 @@ impl Note {
 pub(super) struct Live {
     pub(super) worker: WorkerId,
     pub(super) began: Time,
+    pub(super) attempt: u32,
     pub(super) hops: u32,
     pub(super) runs: bool,
+}
+
+impl Live {
+    fn new(worker: WorkerId, attempt: u32, now: Time) -> Live {
+        Live { worker, began: now, attempt, hops: 0, runs: false }
+    }
+}
+
+/// The latest attempt that ended of a task that is not settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tried {
+    pub(super) attempt: u32,
+    pub(super) worker: Option<WorkerId>,
+    /// Where its ending is kept; 0 if there is none.
+    pub(super) ending: u64,
 }
 
 /// All of them.
@@ -94,6 +105,7 @@ pub(super) struct Jobs {
     live: Vec<(TaskId, Live)>,
     /// Tasks that are not settled and were stolen, in whichever attempt.
     stolen: FxHashSet<TaskId>,
+    tried: FxHashMap<TaskId, Tried>,
     done: std::collections::VecDeque<u64>,
     /// Jobs that somebody watches and that have changed.
     changed: Vec<u64>,
@@ -256,6 +268,9 @@ impl Jobs {
         if !self.stolen.is_empty() {
             self.stolen.remove(&task);
         }
+        if !self.tried.is_empty() {
+            self.tried.remove(&task);
+        }
         if let Some(note) = self.note_mut(task) {
             note.generation = u32::MAX;
         }
@@ -277,10 +292,6 @@ impl Jobs {
     fn live_mut(&mut self, task: TaskId) -> Option<&mut Live> {
         let note = self.note(task)?;
         self.live.get_mut(note.live as usize).map(|entry| &mut entry.1)
-    }
-
-    pub(super) fn lives(&self) -> impl Iterator<Item = (TaskId, Live)> + '_ {
-        self.live.iter().copied()
     }
 
     /// A task is with a worker that was with none; none if nothing is known of it.
@@ -317,15 +328,16 @@ impl Jobs {
     }
 
     /// A task is with a worker.
-    pub(super) fn handed(&mut self, task: TaskId, worker: WorkerId, now: Time) {
-        self.stopped(task);
-        self.add_live(task, Live { worker, began: now, hops: 0, runs: false });
+    pub(super) fn handed(&mut self, held: Held, worker: WorkerId, now: Time) {
+        self.stopped(held.task);
+        self.add_live(held.task, Live::new(worker, held.attempt, now));
     }
 
     /// A worker runs it.
-    pub(super) fn began(&mut self, task: TaskId, worker: WorkerId, now: Time) {
+    pub(super) fn began(&mut self, held: Held, worker: WorkerId, now: Time) {
+        let task = held.task;
         if self.live(task).is_none() {
-            self.add_live(task, Live { worker, began: now, hops: 0, runs: false });
+            self.add_live(task, Live::new(worker, held.attempt, now));
         }
         let Some(live) = self.live_mut(task) else { return };
         (live.worker, live.began) = (worker, now);
@@ -335,12 +347,13 @@ impl Jobs {
     }
 
     /// It was stolen. A job counts each of its tasks once, however often that happens to it.
-    pub(super) fn moved(&mut self, task: TaskId, to: WorkerId, hop: u32, now: Time) {
+    pub(super) fn moved(&mut self, held: Held, to: WorkerId, now: Time) {
+        let task = held.task;
         if self.live(task).is_none() {
-            self.add_live(task, Live { worker: to, began: now, hops: 0, runs: false });
+            self.add_live(task, Live::new(to, held.attempt, now));
         }
         let Some(live) = self.live_mut(task) else { return };
-        (live.worker, live.hops) = (to, live.hops.max(hop));
+        (live.worker, live.hops) = (to, live.hops.max(held.hop));
         if self.stolen.insert(task) {
             self.change(task, |progress| progress.stolen += 1);
         }
@@ -353,6 +366,26 @@ impl Jobs {
             self.change(task, |progress| progress.running = progress.running.saturating_sub(1));
         }
         Some(live)
+    }
+
+    /// It waits: with nobody any more, and if it ran, that was an attempt.
+    pub(super) fn waits(&mut self, task: TaskId) {
+        if let Some(live) = self.stopped(task).filter(|live| live.runs)
+            && self.tried.get(&task).is_none_or(|tried| tried.attempt < live.attempt)
+        {
+            self.tried.insert(task, Tried { attempt: live.attempt, worker: Some(live.worker), ending: 0 });
+        }
+    }
+
+    /// An attempt ended, and there may be another.
+    pub(super) fn has_tried(&mut self, task: TaskId, tried: Tried) {
+        if self.note(task).is_some() {
+            self.tried.insert(task, tried);
+        }
+    }
+
+    pub(super) fn tried(&self, task: TaskId) -> Option<Tried> {
+        self.tried.get(&task).copied()
     }
 
     fn change(&mut self, task: TaskId, change: impl FnOnce(&mut Progress)) {

@@ -141,36 +141,27 @@ impl Desk {
 
     // ---- tasks ----
 
-    /// Tasks of a job that are not settled and are more than elements of an array.
-    fn current_tasks(&self, number: u64) -> FxHashMap<u32, TaskView> {
-        let Some(job) = self.jobs.get(number) else { return FxHashMap::default() };
-        let mut views = FxHashMap::default();
-        let listed = job.tasks().iter().copied();
-        let live = self.jobs.lives().map(|(task, _)| task);
-        for task in listed.chain(live) {
-            if let Some(note) = self.jobs.note(task).filter(|note| u64::from(note.job) == number) {
-                views.entry(note.index).or_insert_with(|| self.task_view(job, note.index, Some(task)));
-            }
-        }
-        views
-    }
-
-    fn task_view(&self, job: &Job, index: u32, task: Option<TaskId>) -> TaskView {
-        let mut view = blank_view(&job.card, &job.numbers, index);
-        let Some(task) = task else { return view };
-        if let Some(status) = self.machine.scheduler().status(task) {
+    /// A task that is not settled and is more than an element of an array, and where the ending of its latest attempt is
+    /// kept if it waits for another; 0 if there is none.
+    fn task_view(&self, job: &Job, index: u32, task: TaskId) -> (TaskView, u64) {
+        let mut view = blank_view(&job.card, &job.numbers, index, Status::Queued.name());
+        let scheduler = self.machine.scheduler();
+        if let Some(status) = scheduler.status(task) {
             status.name().clone_into(&mut view.status);
         }
-        view.attempts =
-            self.machine.scheduler().current(task).map_or(0, |held| filch_core::attempt_in_life(held.attempt));
-        if let Some(live) = self.jobs.live(task) {
+        let (tried, live) = (self.jobs.tried(task), self.jobs.live(task));
+        let attempt = scheduler.current(task).map(|held| held.attempt).or(tried.map(|tried| tried.attempt));
+        view.attempts = attempt.map_or(0, filch_core::attempt_in_life);
+        if let Some(live) = live {
             view.worker = Some(self.worker_name(live.worker));
             if live.runs {
                 view.began_s = Some(seconds(live.began.0));
                 view.ran_s = Some(seconds(self.now.0.saturating_sub(live.began.0)));
             }
+            return (view, 0);
         }
-        view
+        view.worker = tried.and_then(|tried| tried.worker).map(|worker| self.worker_name(worker));
+        (view, tried.map_or(0, |tried| tried.ending))
     }
 
     fn task_query(&mut self, connection: u64, id: u64, number: u64, index: u32) -> Result<(), No> {
@@ -180,12 +171,19 @@ impl Desk {
                 return Err(No::Because(unknown_task(number, index)));
             }
             if let Some(task) = self.jobs.at(number, index) {
-                let view = self.task_view(job, index, Some(task));
-                self.reply(connection, id, Said::Json(json(&view)));
+                let (mut view, left) = self.task_view(job, index, task);
+                let (store, shard) = (Arc::clone(&self.store), self.shard);
+                self.ask_history(connection, id, move |_| {
+                    if let Some(ending) = ending(&*store, shard, left)? {
+                        ended_with(&mut view, &ending);
+                    }
+                    Ok(Later::Json(json(&view)))
+                });
                 return Ok(());
             }
         }
         let card = job.map(|job| job.card.clone());
+        let rest = self.rest_status(number);
         let (store, shard) = (Arc::clone(&self.store), self.shard);
         self.ask_history(connection, id, move |history| {
             let card = match card {
@@ -199,7 +197,7 @@ impl Desk {
                 if u64::from(index) >= card.total {
                     return Ok(Later::Refused(unknown_task(number, index)));
                 }
-                return Ok(Later::Json(json(&blank_view(&card, &card.numbers(), index))));
+                return Ok(Later::Json(json(&blank_view(&card, &card.numbers(), index, rest))));
             };
             let workers = history.workers()?;
             let ending = ending(&*store, shard, outcome.ending)?;
@@ -377,13 +375,13 @@ fn job_view(card: &JobCard, progress: &Progress, done_at: Option<u64>) -> JobVie
     }
 }
 
-fn blank_view(card: &JobCard, numbers: &Numbers, index: u32) -> TaskView {
+fn blank_view(card: &JobCard, numbers: &Numbers, index: u32, status: &str) -> TaskView {
     TaskView {
         job: card.number,
         index,
         number: numbers.number(index),
         name: card.task_names.get(index as usize).filter(|name| !name.is_empty()).cloned(),
-        status: "queued".to_owned(),
+        status: status.to_owned(),
         cause: None,
         attempts: 0,
         worker: None,
@@ -405,8 +403,7 @@ fn past_view(
     workers: &FxHashMap<u64, String>,
     ending: Option<&Ending>,
 ) -> TaskView {
-    let mut view = blank_view(card, numbers, outcome.index as u32);
-    outcome.status.name().clone_into(&mut view.status);
+    let mut view = blank_view(card, numbers, outcome.index as u32, outcome.status.name());
     view.cause = outcome.cause.words().map(str::to_owned);
     view.attempts = outcome.attempts;
     view.worker = outcome.worker_name(workers).cloned();

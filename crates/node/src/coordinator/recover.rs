@@ -13,7 +13,7 @@ use prost::Message as _;
 use rustc_hash::FxHashMap;
 
 use super::history::{Item, NOBODY, Outcome};
-use super::jobs::Jobs;
+use super::jobs::{Jobs, Tried};
 use super::keys::Keys;
 use crate::store::{Error, Place, Shard, Store};
 
@@ -161,6 +161,11 @@ impl Folded {
                     let handle = self.jobs.get(number).map_or(0, |job| job.card.handle);
                     self.jobs.enter(task, number, index, handle);
                 }
+            }
+            Record::Retrying { task, attempt, .. } => {
+                let end = self.ends.get(&(task.to_bits(), attempt));
+                let worker = end.filter(|end| end.worker != NOBODY).map(|end| WorkerId::from_bits(end.worker));
+                self.jobs.has_tried(task, Tried { attempt, worker, ending: end.map_or(0, |end| end.ending) });
             }
             Record::Left { worker } => {
                 self.workers.remove(&worker);

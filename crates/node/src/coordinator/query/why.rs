@@ -69,6 +69,11 @@ impl Desk {
         Some(RestExplanation::told(self, self.now, found))
     }
 
+    /// Where the elements stand that were never handed out.
+    pub(super) fn rest_status(&self, number: u64) -> &'static str {
+        self.explained_rest(number).and_then(|rest| rest.rest_status).unwrap_or(Status::Queued.name())
+    }
+
     /// Why the elements wait that were never handed out, if there are any.
     fn why_rest(&self, number: u64) -> Option<Value> {
         self.explained_rest(number).filter(|rest| rest.rest > 0).map(|rest| explained(&rest))
