@@ -497,3 +497,33 @@ fn a_task_that_waits_for_its_next_attempt_says_so_everywhere() {
     let listed = cluster.json(&["task", "list", nobody.trim(), "--status", "unschedulable", "--json"]);
     assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
 }
+
+#[test]
+fn a_directory_that_has_lost_its_store_is_refused() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "1"]);
+    cluster.told(&["submit", "--wait", "--", "true"]);
+    let coordinator = cluster.coordinator;
+    signal(coordinator, "TERM");
+    assert_eq!(ends(cluster.take(coordinator)), Some(0));
+    for name in ["filch.db", "filch.db-wal", "filch.db-shm"] {
+        let _ = std::fs::remove_file(cluster.place.path().join(name));
+    }
+    let mut command = cluster.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let said = cluster.place.path().join("said");
+    let child =
+        command.stderr(File::create(&said).expect("a file")).stdout(Stdio::null()).spawn().expect("the binary runs");
+    let id = child.id();
+    cluster.processes.push(child);
+    let mut code = None;
+    let until = Instant::now() + Duration::from_secs(10);
+    while code.is_none() && Instant::now() < until {
+        let child = cluster.processes.iter_mut().find(|child| child.id() == id).expect("it was started");
+        code = child.try_wait().expect("a child").and_then(|status| status.code());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let said = std::fs::read_to_string(said).expect("a file");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("filch.db") && said.contains("history.db"), "{said}");
+    assert!(!cluster.place.path().join("filch.db").exists());
+}

@@ -252,6 +252,7 @@ impl Coordinator {
 fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
     let Options { directory, config, retention, fold_after, lasts } = options;
     let shard = Shard(0);
+    history::check_store(&directory)?;
     let store: Arc<dyn Store> =
         Arc::new(SqliteStore::open_with(&directory, store::Options { lasts, ..store::Options::default() })?);
     let taken = store.take(shard)?;
