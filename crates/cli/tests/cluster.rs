@@ -527,3 +527,35 @@ fn a_directory_that_has_lost_its_store_is_refused() {
     assert!(said.contains("filch.db") && said.contains("history.db"), "{said}");
     assert!(!cluster.place.path().join("filch.db").exists());
 }
+
+#[test]
+fn who_comes_and_who_is_lost_is_in_the_logs() {
+    let mut cluster = Cluster::prepare("");
+    let logged = |name: &str| File::create(cluster.place.path().join(name)).expect("a file");
+    let mut serve = cluster.command(&["serve", "--config", "filch.yaml", "--listen", "127.0.0.1:0"]);
+    let serve = serve.stdout(Stdio::null()).stderr(logged("coordinator")).spawn().expect("the binary runs");
+    let own = logged("worker");
+    cluster.processes.push(serve);
+    wait_for("the access file is there", || cluster.place.path().join("access.json").exists());
+    let mut worker = cluster.command(&["worker", "--listen", "127.0.0.1:0", "--name", "alpha", "--slots", "1"]);
+    let worker = worker.stdout(Stdio::null()).stderr(own).spawn().expect("the binary runs");
+    let id = worker.id();
+    cluster.processes.push(worker);
+    let read = |name: &str| std::fs::read_to_string(cluster.place.path().join(name)).unwrap_or_default();
+    wait_for("the worker is there", || cluster.run(&["worker", "show", "alpha"]).status.success());
+    wait_for("the worker says so", || read("worker").contains("connected"));
+    let text = read("coordinator");
+    assert_eq!((text.matches("alpha").count(), text.contains("a worker has joined")), (1, true), "{text}");
+    let child = cluster.processes.iter_mut().find(|child| child.id() == id).expect("it was started");
+    child.kill().expect("killed");
+    let at = cluster.place.path().join("coordinator");
+    let read = move || std::fs::read_to_string(&at).unwrap_or_default();
+    wait_for("it is missed", || read().contains("lost a worker"));
+    assert_eq!(read().matches("alpha").count(), 2, "{}", read());
+
+    let beta = cluster.worker("beta", &["--slots", "1"]);
+    signal(beta, "TERM");
+    assert_eq!(ends(cluster.take(beta)), Some(0));
+    wait_for("it has left", || read().contains("a worker has left"));
+    assert_eq!(read().matches("beta").count(), 2, "{}", read());
+}

@@ -337,7 +337,7 @@ fn take(desk: &mut Desk, item: Item) -> Result<bool, Failure> {
         Item::Arrival { connection, arrival: Arrival::Parcel(parcel) } => desk.arrived(connection, *parcel),
         Item::Arrival { connection, arrival: Arrival::Closed(why) } => {
             tracing::debug!(connection, why, "a connection ended");
-            desk.gone(connection);
+            desk.gone(connection, &why);
         }
         Item::Stored { turn, begun, outcome } => {
             let place = outcome.inspect_err(|error| {

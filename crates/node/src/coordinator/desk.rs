@@ -257,14 +257,10 @@ impl Desk {
         self.connections.insert(connection, entry);
     }
 
-    pub(super) fn gone(&mut self, connection: u64) {
+    pub(super) fn gone(&mut self, connection: u64, why: &str) {
         let Some(gone) = self.connections.remove(&connection) else { return };
-        if let Some(worker) = gone.worker
-            && let Some(seat) = self.seat_mut(worker)
-            && seat.connection == Some(connection)
-        {
-            seat.connection = None;
-            self.put(Input::Left(worker));
+        if let Some(worker) = gone.worker {
+            self.disconnected(worker, connection, why);
         }
         for looker in &gone.looks {
             self.look_away(looker.task, connection);
