@@ -400,3 +400,39 @@ impl Jobs {
 fn generation(task: TaskId) -> u32 {
     (task.to_bits() >> 32) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_is_stolen_again_and_again_counts_once() {
+        let (task, other) = (TaskId::from_bits(0), TaskId::from_bits(1));
+        let [first, second, third] = [0, 1, 2].map(WorkerId::from_bits);
+        let mut jobs = Jobs::default();
+        let card = JobCard { number: 1, total: 2, lazy: true, ..JobCard::default() };
+        let numbers = Arc::new(card.numbers());
+        jobs.open(card, numbers);
+        let stolen = |jobs: &Jobs| jobs.get(1).unwrap().progress.stolen;
+        let held = |task, attempt, hop| Held { task, attempt, hop };
+        for (index, task) in [task, other].into_iter().enumerate() {
+            jobs.enter(task, 1, index as u32, 0);
+            jobs.handed(held(task, 1, 0), first, Time(1));
+        }
+        for (hop, to) in [(1, second), (2, third), (3, second)] {
+            jobs.moved(held(task, 1, hop), to, Time(2));
+        }
+        assert_eq!((stolen(&jobs), jobs.live(task).map(|live| (live.worker, live.hops))), (1, Some((second, 3))));
+        // It runs, fails, and is stolen once more.
+        jobs.began(held(task, 1, 3), second, Time(3));
+        jobs.waits(task);
+        assert_eq!(jobs.tried(task).map(|tried| (tried.attempt, tried.worker)), Some((1, Some(second))));
+        jobs.handed(held(task, 2, 0), first, Time(4));
+        jobs.moved(held(task, 2, 1), third, Time(5));
+        assert_eq!(stolen(&jobs), 1);
+        jobs.moved(held(other, 1, 1), third, Time(5));
+        assert_eq!((stolen(&jobs), jobs.current(1)), (2, vec![(0, task), (1, other)]));
+        jobs.leave(task);
+        assert!(jobs.tried(task).is_none() && jobs.current(1) == [(1, other)]);
+    }
+}
