@@ -408,3 +408,154 @@ fn a_coordinator_that_was_killed_goes_on_and_so_does_its_worker() {
         |number: u32| std::fs::read_to_string(cluster.place.path().join(format!("ran-{number}"))).expect("it ran");
     assert_eq!((1..=6).map(ran).collect::<String>(), "x\n".repeat(6));
 }
+
+#[test]
+fn stolen_are_the_tasks_that_somebody_else_took_each_once() {
+    let place = tempfile::tempdir().expect("a directory");
+    let words = ["run", "--to", "w1", "--workers", "2", "-j", "1", "--array", "1-10", "--json", "--", "sleep", "0.1"];
+    let output = common::filch(&words).current_dir(place.path()).output().expect("the binary runs");
+    let lines: Vec<Value> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let elsewhere = lines.iter().filter(|line| line["worker"] == "w2").count() as u64;
+    let summary = lines.iter().find_map(|line| line.get("summary")).expect("a summary");
+    assert!(elsewhere > 0, "{lines:?}");
+    assert_eq!(summary["stolen"].as_u64(), Some(elsewhere), "{lines:?}");
+}
+
+#[test]
+fn a_task_that_never_ran_was_with_nobody() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "1"]);
+    let file = "tasks: [{ name: a, command: 'false' }, { name: b, command: 'true', after: a }]";
+    std::fs::write(cluster.place.path().join("two.yaml"), file).expect("written");
+    assert_eq!(cluster.run(&["submit", "--wait", "--file", "two.yaml"]).status.code(), Some(1));
+    let listed = cluster.json(&["task", "list", "1", "--json"]);
+    assert_eq!((listed[0]["worker"].as_str(), listed[0]["attempts"].as_u64()), (Some("alpha"), Some(1)), "{listed}");
+    for never in [&listed[1], &cluster.json(&["task", "show", "1.2", "--json"])] {
+        assert_eq!((never["status"].as_str(), never["attempts"].as_u64()), (Some("failed"), Some(0)), "{never}");
+        assert!(never["worker"].is_null(), "{never}");
+    }
+}
+
+#[test]
+fn why_a_job_is_where_it_is_is_never_nothing() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "1"]);
+    let script = "while ! test -e go; do sleep 0.05; done";
+    let job = cluster.told(&["submit", "--", "sh", "-c", script]);
+    let job = job.trim();
+    wait_for("it runs", || cluster.json(&["job", "show", job, "--json"])["running"] == 1);
+    let head = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    let own = cluster.told(&["task", "why", &format!("{job}.1")]);
+    assert!(own.contains("running"), "{own}");
+    assert_eq!(head(&cluster.told(&["task", "why", job])), head(&own));
+    assert_ne!(cluster.json(&["task", "why", job, "--json"])["text"], "");
+
+    let file = "tasks: [{ name: a, command: 'true' }, { name: b, command: 'true', after: a }, { name: c, command: 'true', after: a }]";
+    std::fs::write(cluster.place.path().join("three.yaml"), file).expect("written");
+    let graph = cluster.told(&["submit", "--file", "three.yaml"]);
+    let text = cluster.told(&["task", "why", graph.trim()]);
+    assert!(text.contains("2 tasks are blocked") && text.contains("1 task is queued"), "{text}");
+    assert!(text.contains(&format!("{}.2", graph.trim())), "{text}");
+    std::fs::write(cluster.place.path().join("go"), "").expect("written");
+}
+
+#[test]
+fn a_task_that_waits_for_its_next_attempt_says_so_everywhere() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "2"]);
+    let options = ["submit", "--retries", "5", "--backoff", "60s"];
+    let single = cluster.told(&[&options[..], &["--", "sh", "-c", "echo reason >&2; exit 3"]].concat());
+    let array =
+        cluster.told(&[&options[..], &["--array", "1-2", "--", "sh", "-c", "exit $((FILCH_TASK - 1))"]].concat());
+    std::fs::write(
+        cluster.place.path().join("one.yaml"),
+        "tasks: [{ name: a, command: exit 3, retries: 5, backoff: 60s }]",
+    )
+    .expect("written");
+    let graph = cluster.told(&["submit", "--file", "one.yaml"]);
+    for (job, number, exit) in [(single.trim(), 1, 3), (array.trim(), 2, 1), (graph.trim(), 1, 3)] {
+        let task = format!("{job}.{number}");
+        wait_for("it has failed once", || {
+            let shown = cluster.json(&["task", "show", &task, "--json"]);
+            shown["status"] == "retrying" && shown["exit_code"].is_i64()
+        });
+        let listed = cluster.json(&["task", "list", job, "--status", "retrying", "--json"]);
+        assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+        for view in [&listed[0], &cluster.json(&["task", "show", &task, "--json"])] {
+            assert_eq!(view["number"].as_i64(), Some(number), "{view}");
+            assert_eq!((view["status"].as_str(), view["attempts"].as_u64()), (Some("retrying"), Some(1)), "{view}");
+            assert_eq!((view["worker"].as_str(), view["exit_code"].as_i64()), (Some("alpha"), Some(exit)), "{view}");
+        }
+        assert!(cluster.told(&["task", "why", &task]).contains("retrying"));
+    }
+    assert!(cluster.told(&["task", "why", single.trim()]).contains("retrying"));
+    let nobody = cluster.told(&["submit", "--array", "1-2", "--requires", "sculpt", "--", "true"]);
+    wait_for("nobody can run it", || {
+        cluster.json(&["task", "show", &format!("{}.2", nobody.trim()), "--json"])["status"] == "unschedulable"
+    });
+    let listed = cluster.json(&["task", "list", nobody.trim(), "--status", "unschedulable", "--json"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
+}
+
+#[test]
+fn a_directory_that_has_lost_its_store_is_refused() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "1"]);
+    cluster.told(&["submit", "--wait", "--", "true"]);
+    let coordinator = cluster.coordinator;
+    signal(coordinator, "TERM");
+    assert_eq!(ends(cluster.take(coordinator)), Some(0));
+    for name in ["filch.db", "filch.db-wal", "filch.db-shm"] {
+        let _ = std::fs::remove_file(cluster.place.path().join(name));
+    }
+    let mut command = cluster.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let said = cluster.place.path().join("said");
+    let child =
+        command.stderr(File::create(&said).expect("a file")).stdout(Stdio::null()).spawn().expect("the binary runs");
+    let id = child.id();
+    cluster.processes.push(child);
+    let mut code = None;
+    let until = Instant::now() + Duration::from_secs(10);
+    while code.is_none() && Instant::now() < until {
+        let child = cluster.processes.iter_mut().find(|child| child.id() == id).expect("it was started");
+        code = child.try_wait().expect("a child").and_then(|status| status.code());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let said = std::fs::read_to_string(said).expect("a file");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("filch.db") && said.contains("history.db"), "{said}");
+    assert!(!cluster.place.path().join("filch.db").exists());
+}
+
+#[test]
+fn who_comes_and_who_is_lost_is_in_the_logs() {
+    let mut cluster = Cluster::prepare("");
+    let logged = |name: &str| File::create(cluster.place.path().join(name)).expect("a file");
+    let mut serve = cluster.command(&["serve", "--config", "filch.yaml", "--listen", "127.0.0.1:0"]);
+    let serve = serve.stdout(Stdio::null()).stderr(logged("coordinator")).spawn().expect("the binary runs");
+    let own = logged("worker");
+    cluster.processes.push(serve);
+    wait_for("the access file is there", || cluster.place.path().join("access.json").exists());
+    let mut worker = cluster.command(&["worker", "--listen", "127.0.0.1:0", "--name", "alpha", "--slots", "1"]);
+    let worker = worker.stdout(Stdio::null()).stderr(own).spawn().expect("the binary runs");
+    let id = worker.id();
+    cluster.processes.push(worker);
+    let read = |name: &str| std::fs::read_to_string(cluster.place.path().join(name)).unwrap_or_default();
+    wait_for("the worker is there", || cluster.run(&["worker", "show", "alpha"]).status.success());
+    wait_for("the worker says so", || read("worker").contains("connected"));
+    let text = read("coordinator");
+    assert_eq!((text.matches("alpha").count(), text.contains("a worker has joined")), (1, true), "{text}");
+    let child = cluster.processes.iter_mut().find(|child| child.id() == id).expect("it was started");
+    child.kill().expect("killed");
+    let at = cluster.place.path().join("coordinator");
+    let read = move || std::fs::read_to_string(&at).unwrap_or_default();
+    wait_for("it is missed", || read().contains("lost a worker"));
+    assert_eq!(read().matches("alpha").count(), 2, "{}", read());
+
+    let beta = cluster.worker("beta", &["--slots", "1"]);
+    signal(beta, "TERM");
+    assert_eq!(ends(cluster.take(beta)), Some(0));
+    wait_for("it has left", || read().contains("a worker has left"));
+    assert_eq!(read().matches("beta").count(), 2, "{}", read());
+}

@@ -252,6 +252,7 @@ impl Coordinator {
 fn open(options: Options, inbox: Inbox) -> Result<Desk, Failure> {
     let Options { directory, config, retention, fold_after, lasts } = options;
     let shard = Shard(0);
+    history::check_store(&directory)?;
     let store: Arc<dyn Store> =
         Arc::new(SqliteStore::open_with(&directory, store::Options { lasts, ..store::Options::default() })?);
     let taken = store.take(shard)?;
@@ -336,7 +337,7 @@ fn take(desk: &mut Desk, item: Item) -> Result<bool, Failure> {
         Item::Arrival { connection, arrival: Arrival::Parcel(parcel) } => desk.arrived(connection, *parcel),
         Item::Arrival { connection, arrival: Arrival::Closed(why) } => {
             tracing::debug!(connection, why, "a connection ended");
-            desk.gone(connection);
+            desk.gone(connection, &why);
         }
         Item::Stored { turn, begun, outcome } => {
             let place = outcome.inspect_err(|error| {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::access::{Access, Pin};
 use crate::door::{Reader, SILENCE, SILENCE_OF_PEERS, Writer, prepare};
-use crate::link::{Arrival, Outgoing, Parcel, attach, read_parcel, write_parcel};
+use crate::link::{Arrival, Outgoing, Parcel, attach, is_farewell, read_parcel, write_parcel};
 use crate::secure;
 
 /// How long the other side may take.
@@ -174,12 +174,16 @@ async fn speak(address: &str, pin: Option<Pin>, opening: &Opening, silence: Dura
     let packet = Packet { opening: Some(Box::new(opening.clone())), ..Packet::default() };
     write_parcel(&mut writer, Parcel::of(packet)).await.map_err(again)?;
     let mut rest = BytesMut::new();
+    let hint = if pin.is_none() { "; does it want TLS, or is it no filch at all?" } else { "" };
+    let who = if matches!(opening.role, Some(Role::Peer(_))) { "peer" } else { "coordinator" };
+    let closed = || DialError::Again(format!("the {who} at {address} closed the connection{hint}"));
     let parcel = read_parcel(&mut reader, &mut rest, LARGEST_ANSWER).await.map_err(|error| {
-        let hint = if pin.is_none() { "; does it want TLS, or is it no filch at all?" } else { "" };
+        if is_farewell(&error) {
+            return closed();
+        }
         DialError::Again(format!("{address} does not answer as it should: {error}{hint}"))
     })?;
-    let answer = parcel.and_then(|parcel| parcel.packet.answer);
-    let answer = answer.ok_or_else(|| DialError::Again(format!("{address} closed the connection")))?;
+    let answer = parcel.and_then(|parcel| parcel.packet.answer).ok_or_else(closed)?;
     checked(&answer)?;
     Ok((reader, writer, rest, *answer))
 }
@@ -226,6 +230,27 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A coordinator that dies says no farewell, and what TLS thinks of that helps nobody.
+    #[tokio::test]
+    async fn whoever_is_cut_off_hears_that_the_coordinator_closed_the_connection() {
+        let identity = secure::Identity::generate().unwrap();
+        let pin = identity.pin();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let mut stream = identity.acceptor().accept(socket).await.unwrap();
+                // All that was said is read, so that the end is one and no reset.
+                let _ = read_parcel(&mut stream, &mut BytesMut::new(), LARGEST_ANSWER).await;
+            }
+        });
+        let access = Access { addresses: vec![address.clone()], pin: Some(pin), token: Bytes::new() };
+        let card = filch_core::wire::talk::ClientCard { name: "me".to_owned() };
+        let refused = Dial::Socket(access).connect(Role::Client(card), |_| true).await.map(|_| ()).unwrap_err();
+        let expected = format!("the coordinator at {address} closed the connection");
+        assert_eq!(refused, DialError::Again(expected));
+    }
 
     #[test]
     fn pauses_grow_and_differ() {

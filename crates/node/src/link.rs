@@ -376,9 +376,7 @@ async fn read_all<R: AsyncRead + Unpin>(
             Ok(Some(parcel)) => parcel,
             Ok(None) => return "closed by the other side".to_owned(),
             // Whoever is killed says no farewell.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return "cut off by the other side".to_owned();
-            }
+            Err(error) if is_farewell(&error) => return "cut off by the other side".to_owned(),
             Err(error) => {
                 if error.kind() == io::ErrorKind::InvalidData {
                     tracing::warn!(%error, "a connection is closed because of what came");
@@ -391,6 +389,12 @@ async fn read_all<R: AsyncRead + Unpin>(
             return "closed here".to_owned();
         }
     }
+}
+
+/// Whether an error says no more than that the other side has gone, as whoever is killed does.
+pub(crate) fn is_farewell(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
 }
 
 /// Reads one parcel of at most `largest` bytes; none if the connection ended before it.

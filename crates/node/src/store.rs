@@ -21,7 +21,7 @@ mod writer;
 use std::sync::mpsc;
 
 pub use error::Error;
-pub(crate) use file::keep_private;
+pub(crate) use file::{keep_private, path};
 pub use read::Chunks;
 pub use sqlite::{Lasts, Options, SqliteStore};
 

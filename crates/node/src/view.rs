@@ -80,7 +80,7 @@ pub struct JobView {
     pub cancelled: u64,
     /// Those that were not run because another did not end well.
     pub skipped: u64,
-    /// How often one of them was stolen.
+    /// Those of them that were stolen, each counted once.
     pub stolen: u64,
     /// When it was submitted, in seconds since 1970.
     pub submitted_s: f64,

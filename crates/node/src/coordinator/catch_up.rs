@@ -78,7 +78,7 @@ impl Desk {
                 if is_unwanted() {
                     return Ok(Told::Unwanted);
                 }
-                let mut ended = ended(&outcome, workers.get(&outcome.worker));
+                let mut ended = ended(&outcome, outcome.worker_name(&workers));
                 ended.waited_nanos = outcome.began.saturating_sub(since);
                 ended.ending = ending(&*store, shard, outcome.ending)?.map(Box::new);
                 inbox.answered(connection, request, Later::Past(Box::new(Said::Ended(Box::new(ended)))));

@@ -14,7 +14,7 @@ use filch_core::names::Sort;
 use filch_core::steal::StealStats;
 use filch_core::wire::talk::{Body, Ended, Ending, KeyNote, Page, Peer, Relay, Reply, Said, Submitted, WorkerCard};
 use filch_core::wire::{Group, Message, Order};
-use filch_core::{Action, Config, Held, JobId, Names, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId};
+use filch_core::{Action, Cause, Config, Held, JobId, Names, Record, Span, Status, TaskId, TaskSpec, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -23,8 +23,8 @@ use super::Inbox;
 use super::bodies::{Bodies, Elements};
 use super::catch_up::Latecomer;
 use super::chores::Chores;
-use super::history::{Item as Past, Keeper, Outcome};
-use super::jobs::Jobs;
+use super::history::{Item as Past, Keeper, NOBODY, Outcome};
+use super::jobs::{Jobs, Tried};
 use super::keys::Keys;
 use super::looks::Looker;
 use super::recover::{End, EndColumns, Folded};
@@ -257,14 +257,10 @@ impl Desk {
         self.connections.insert(connection, entry);
     }
 
-    pub(super) fn gone(&mut self, connection: u64) {
+    pub(super) fn gone(&mut self, connection: u64, why: &str) {
         let Some(gone) = self.connections.remove(&connection) else { return };
-        if let Some(worker) = gone.worker
-            && let Some(seat) = self.seat_mut(worker)
-            && seat.connection == Some(connection)
-        {
-            seat.connection = None;
-            self.put(Input::Left(worker));
+        if let Some(worker) = gone.worker {
+            self.disconnected(worker, connection, why);
         }
         for looker in &gone.looks {
             self.look_away(looker.task, connection);
@@ -396,10 +392,9 @@ impl Desk {
         match message {
             Message::Ended { held, ran, .. } => self.ran = Some((held, ran, from)),
             Message::Began(held) if self.machine.scheduler().current(held.task).is_some() => {
-                self.jobs.began(held.task, from, self.now);
+                self.jobs.began(held, from, self.now);
                 self.show_begun(connection, held.task);
             }
-            Message::Moved { held, to } => self.jobs.moved(held.task, to, held.hop),
             _ => {}
         }
         self.put(Input::Message { from, message });
@@ -471,9 +466,9 @@ impl Desk {
         let mut together = Vec::with_capacity(orders.len());
         let (mut last, mut bytes) = (None, 0);
         for order in orders {
-            self.jobs.handed(order.held.task, to, self.now);
+            self.jobs.handed(order.held, to, self.now);
             if order.begins {
-                self.jobs.began(order.held.task, to, self.now);
+                self.jobs.began(order.held, to, self.now);
                 self.show_begun(connection, order.held.task);
             }
             if last != Some(order.payload) {
@@ -528,10 +523,20 @@ impl Desk {
                     self.jobs.enter(task, number, index, payload);
                 }
             }
-            Action::Notify { task, status, .. }
-                if !matches!(status, Status::Running | Status::Assigned) && !status.is_settled() =>
+            // Both sides tell of a theft; the machine says which word counts.
+            Action::Move { task, from, to } if from != to => {
+                // One that ended with the same word is over by now.
+                let held = self.machine.scheduler().current(task).or(self.ran.map(|(held, ..)| held));
+                if let Some(held) = held.filter(|held| held.task == task) {
+                    self.jobs.moved(held, to, self.now);
+                }
+            }
+            Action::Notify { task, status, cause, .. }
+                if !matches!(status, Status::Running | Status::Assigned)
+                    && !status.is_settled()
+                    && !self.has_only_moved(task, cause) =>
             {
-                self.jobs.stopped(task);
+                self.jobs.waits(task);
             }
             Action::JobDone { job } => self.job_done(job),
             Action::ElementsRefused { worker, lack, .. } => {
@@ -546,6 +551,13 @@ impl Desk {
             }
             _ => {}
         }
+    }
+
+    /// Whether a task that is said to wait because it was moved is with a worker, or was until it ended.
+    fn has_only_moved(&self, task: TaskId, cause: Cause) -> bool {
+        let scheduler = self.machine.scheduler();
+        cause == Cause::Moved
+            && (scheduler.who_has(task).is_some() || scheduler.status(task).is_none_or(Status::is_settled))
     }
 
     // ---- what is remembered ----
@@ -586,7 +598,15 @@ impl Desk {
     /// What is known of the end of an attempt that is not the last goes to the store.
     fn note_end(&mut self, task: TaskId, attempt: u32) {
         let ending = self.endings.remove(&(task.to_bits(), attempt));
-        self.keep_ending(task, attempt, ending.as_ref(), 0);
+        let ending = self.keep_ending(task, attempt, ending.as_ref(), 0);
+        let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
+        let worker = own.map(|(_, _, worker)| worker).or_else(|| self.last_worker(task));
+        self.jobs.has_tried(task, Tried { attempt, worker, ending });
+    }
+
+    /// Who has a task, or had it last.
+    fn last_worker(&self, task: TaskId) -> Option<WorkerId> {
+        self.jobs.live(task).map(|live| live.worker).or_else(|| self.jobs.tried(task)?.worker)
     }
 
     /// Where the ending is kept; 0 if there is none.
@@ -602,17 +622,18 @@ impl Desk {
             let bytes = ending.encode_to_vec();
             self.blobs.push(BlobChange::Put { id: BlobId(kept), bytes, until: Some(until) });
         }
-        let (ran, worker) = own.map_or((0, 0), |(_, ran, worker)| (ran.0, worker.to_bits()));
+        let (ran, worker) = own.map_or((0, NOBODY), |(_, ran, worker)| (ran.0, worker.to_bits()));
         self.ends.push(task, attempt, End { ran, worker, ending: kept, began });
         kept
     }
 
-    fn settle(&mut self, task: TaskId, attempt: u32, status: Status, cause: filch_core::Cause) {
+    fn settle(&mut self, task: TaskId, attempt: u32, status: Status, cause: Cause) {
         self.settled += 1;
         let mut ending = self.endings.remove(&(task.to_bits(), attempt));
-        if cause == filch_core::Cause::NoWorker && ending.is_none() {
+        if cause == Cause::NoWorker && ending.is_none() {
             ending = self.nobody_can(task, attempt);
         }
+        let last_worker = self.last_worker(task);
         let live = self.jobs.stopped(task);
         let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
         // Of one that was handed out in an earlier life only its end is known.
@@ -621,7 +642,7 @@ impl Desk {
         let kept = self.keep_ending(task, attempt, ending.as_ref(), began);
         let Some(note) = self.jobs.note(task) else { return };
         let number = u64::from(note.job);
-        let worker = own.map(|(_, _, worker)| worker).or(live.map(|live| live.worker));
+        let worker = own.map(|(_, _, worker)| worker).or(last_worker);
         let outcome = Outcome {
             job: number,
             index: if number == 0 { note.handle } else { u64::from(note.index) },
@@ -629,7 +650,7 @@ impl Desk {
             cause,
             attempts: filch_core::attempt_in_life(attempt),
             hops: live.map_or(0, |live| live.hops),
-            worker: worker.map_or(0, WorkerId::to_bits),
+            worker: worker.map_or(NOBODY, WorkerId::to_bits),
             began,
             ended: self.now.0,
             ran: ran.0,

@@ -13,7 +13,7 @@ use filch_core::wire::talk::{JobCard, Progress};
 use filch_core::wire::{differences, sums};
 use filch_core::{Cause, Status};
 use prost::Message;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 use rustc_hash::FxHashMap;
 
 use crate::store::{Error, Lasts};
@@ -26,6 +26,9 @@ const ALONE: u64 = 0;
 const ROW: usize = 8192;
 /// How long something waits before it is written.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What stands for a worker where there is none: 0 is one, mostly the first that ever joined.
+pub(crate) const NOBODY: u64 = u64::MAX;
 
 /// What became of one task.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,12 +58,17 @@ impl Outcome {
             cause,
             attempts: 0,
             hops: 0,
-            worker: 0,
+            worker: NOBODY,
             began: at,
             ended: at,
             ran: 0,
             ending: 0,
         }
+    }
+
+    /// What its worker is called, if it was ever with one. Earlier rows have 0 where there was none.
+    pub(crate) fn worker_name<'a>(&self, workers: &'a FxHashMap<u64, String>) -> Option<&'a String> {
+        workers.get(&self.worker).filter(|_| self.attempts > 0)
     }
 }
 
@@ -160,6 +168,34 @@ pub(crate) enum Item {
     Ask(Box<dyn FnOnce(&mut History) + Send>),
     /// Whatever there is, is to be on disk; the place up to which it is.
     Flush(mpsc::SyncSender<u64>),
+}
+
+/// Refuses a directory that has a history and no store any more. Job numbers would begin again, and what the history tells of
+/// the old ones would be told of new ones.
+pub(crate) fn check_store(dir: &Path) -> Result<(), Error> {
+    let (store, history) = (crate::store::path(dir), dir.join("history.db"));
+    let is_there = |path: &Path| path.try_exists().map_err(|error| Error::system(path, error));
+    if is_there(&store)? || !is_there(&history)? {
+        return Ok(());
+    }
+    if has_content(&history).map_err(|error| Error::sqlite(&history, error))? {
+        return Err(Error::Lost { path: store, history });
+    }
+    Ok(())
+}
+
+/// Whether a history tells of anything.
+fn has_content(path: &Path) -> rusqlite::Result<bool> {
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    for table in ["jobs", "tasks"] {
+        let made = "select exists (select 1 from sqlite_schema where type = 'table' and name = ?)";
+        if db.query_row(made, [table], |row| row.get(0))?
+            && db.query_row(&format!("select exists (select 1 from {table})"), [], |row| row.get(0))?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The way to the thread that keeps it.
@@ -609,6 +645,22 @@ mod tests {
             history.take(Item::Settled(vec![ended_alone(7, now)])).unwrap();
             assert_eq!(alone(&mut history), [7]);
         }
+    }
+
+    #[test]
+    fn a_history_without_its_store_is_refused_unless_it_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        check_store(dir.path()).unwrap();
+        let open = || Keeper::open(dir.path(), Duration::from_secs(3600), Lasts::ForGood).unwrap().0;
+        drop(open());
+        check_store(dir.path()).unwrap();
+        let keeper = open();
+        keeper.tell(Item::Job(Box::new(JobCard { number: 3, ..JobCard::default() })));
+        drop(keeper);
+        let error = check_store(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("filch.db is missing") && error.contains("history.db"), "{error}");
+        std::fs::write(dir.path().join("filch.db"), "").unwrap();
+        check_store(dir.path()).unwrap();
     }
 
     #[test]

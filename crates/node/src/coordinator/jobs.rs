@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use filch_core::wire::talk::{JobCard, Numbers, Progress};
-use filch_core::{JobId, Status, TaskId, Time, WorkerId};
-use rustc_hash::FxHashMap;
+use filch_core::{Held, JobId, Status, TaskId, Time, WorkerId};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Jobs that are done and still known by their figures.
 const DONE_KEPT: usize = 10_000;
@@ -30,11 +30,6 @@ impl Job {
         let begun = Progress { job: card.number, total: card.total, ..Progress::default() };
         let progress = card.progress.clone().unwrap_or(begun);
         Job { card, numbers, progress, done_at: None, watchers: Vec::new(), changed: false, tasks: Vec::new() }
-    }
-
-    /// Its tasks by position, if they are not elements of an array.
-    pub(super) fn tasks(&self) -> &[TaskId] {
-        &self.tasks
     }
 
     pub(super) fn settled(&mut self, status: Status, count: u64) {
@@ -67,6 +62,11 @@ impl Note {
     fn is_free(&self) -> bool {
         self.generation == u32::MAX
     }
+
+    /// The task whose note this is, by its place among all.
+    fn id(&self, at: usize) -> TaskId {
+        TaskId::from_bits(u64::from(self.generation) << 32 | at as u64)
+    }
 }
 
 /// What is known of a task that is with a worker.
@@ -74,8 +74,24 @@ impl Note {
 pub(super) struct Live {
     pub(super) worker: WorkerId,
     pub(super) began: Time,
+    pub(super) attempt: u32,
     pub(super) hops: u32,
     pub(super) runs: bool,
+}
+
+impl Live {
+    fn new(worker: WorkerId, attempt: u32, now: Time) -> Live {
+        Live { worker, began: now, attempt, hops: 0, runs: false }
+    }
+}
+
+/// The latest attempt that ended of a task that is not settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tried {
+    pub(super) attempt: u32,
+    pub(super) worker: Option<WorkerId>,
+    /// Where its ending is kept; 0 if there is none.
+    pub(super) ending: u64,
 }
 
 /// All of them.
@@ -87,6 +103,9 @@ pub(super) struct Jobs {
     /// By the slot of the task.
     notes: Vec<Note>,
     live: Vec<(TaskId, Live)>,
+    /// Tasks that are not settled and were stolen, in whichever attempt.
+    stolen: FxHashSet<TaskId>,
+    tried: FxHashMap<TaskId, Tried>,
     done: std::collections::VecDeque<u64>,
     /// Jobs that somebody watches and that have changed.
     changed: Vec<u64>,
@@ -221,13 +240,37 @@ impl Jobs {
             // It became a task and is with nobody: it waits for its next attempt.
             let wanted = |note: &&Note| u64::from(note.job) == number && note.index == index && !note.is_free();
             let at = self.notes.iter().position(|note| wanted(&note))?;
-            Some(TaskId::from_bits(u64::from(self.notes[at].generation) << 32 | at as u64))
+            Some(self.notes[at].id(at))
         })
+    }
+
+    /// Tasks of a job that are not settled and are more than elements of an array, with their positions.
+    pub(super) fn current(&self, number: u64) -> Vec<(u32, TaskId)> {
+        let Some(job) = self.by_number.get(&number).filter(|job| job.done_at.is_none()) else { return Vec::new() };
+        let of_job = |note: &Note| u64::from(note.job) == number;
+        if !job.tasks.is_empty() {
+            let known = job
+                .tasks
+                .iter()
+                .zip(0..)
+                .filter(|&(&task, at)| self.note(task).is_some_and(|note| of_job(&note) && note.index == at));
+            return known.map(|(&task, at)| (at, task)).collect();
+        }
+        let noted = self.notes.iter().enumerate().filter(|(_, note)| !note.is_free() && of_job(note));
+        let mut current: Vec<(u32, TaskId)> = noted.map(|(at, note)| (note.index, note.id(at))).collect();
+        current.sort_unstable();
+        current
     }
 
     /// Nothing more is to be known of a task.
     pub(super) fn leave(&mut self, task: TaskId) {
         self.take_live(task);
+        if !self.stolen.is_empty() {
+            self.stolen.remove(&task);
+        }
+        if !self.tried.is_empty() {
+            self.tried.remove(&task);
+        }
         if let Some(note) = self.note_mut(task) {
             note.generation = u32::MAX;
         }
@@ -249,10 +292,6 @@ impl Jobs {
     fn live_mut(&mut self, task: TaskId) -> Option<&mut Live> {
         let note = self.note(task)?;
         self.live.get_mut(note.live as usize).map(|entry| &mut entry.1)
-    }
-
-    pub(super) fn lives(&self) -> impl Iterator<Item = (TaskId, Live)> + '_ {
-        self.live.iter().copied()
     }
 
     /// A task is with a worker that was with none; none if nothing is known of it.
@@ -289,15 +328,16 @@ impl Jobs {
     }
 
     /// A task is with a worker.
-    pub(super) fn handed(&mut self, task: TaskId, worker: WorkerId, now: Time) {
-        self.stopped(task);
-        self.add_live(task, Live { worker, began: now, hops: 0, runs: false });
+    pub(super) fn handed(&mut self, held: Held, worker: WorkerId, now: Time) {
+        self.stopped(held.task);
+        self.add_live(held.task, Live::new(worker, held.attempt, now));
     }
 
     /// A worker runs it.
-    pub(super) fn began(&mut self, task: TaskId, worker: WorkerId, now: Time) {
+    pub(super) fn began(&mut self, held: Held, worker: WorkerId, now: Time) {
+        let task = held.task;
         if self.live(task).is_none() {
-            self.add_live(task, Live { worker, began: now, hops: 0, runs: false });
+            self.add_live(task, Live::new(worker, held.attempt, now));
         }
         let Some(live) = self.live_mut(task) else { return };
         (live.worker, live.began) = (worker, now);
@@ -306,11 +346,17 @@ impl Jobs {
         }
     }
 
-    /// It changed hands.
-    pub(super) fn moved(&mut self, task: TaskId, to: WorkerId, hop: u32) {
-        let Some(live) = self.live_mut(task).filter(|live| live.hops < hop) else { return };
-        (live.worker, live.hops) = (to, hop);
-        self.change(task, |progress| progress.stolen += 1);
+    /// It was stolen. A job counts each of its tasks once, however often that happens to it.
+    pub(super) fn moved(&mut self, held: Held, to: WorkerId, now: Time) {
+        let task = held.task;
+        if self.live(task).is_none() {
+            self.add_live(task, Live::new(to, held.attempt, now));
+        }
+        let Some(live) = self.live_mut(task) else { return };
+        (live.worker, live.hops) = (to, live.hops.max(held.hop));
+        if self.stolen.insert(task) {
+            self.change(task, |progress| progress.stolen += 1);
+        }
     }
 
     /// It is with nobody any more.
@@ -320,6 +366,26 @@ impl Jobs {
             self.change(task, |progress| progress.running = progress.running.saturating_sub(1));
         }
         Some(live)
+    }
+
+    /// It waits: with nobody any more, and if it ran, that was an attempt.
+    pub(super) fn waits(&mut self, task: TaskId) {
+        if let Some(live) = self.stopped(task).filter(|live| live.runs)
+            && self.tried.get(&task).is_none_or(|tried| tried.attempt < live.attempt)
+        {
+            self.tried.insert(task, Tried { attempt: live.attempt, worker: Some(live.worker), ending: 0 });
+        }
+    }
+
+    /// An attempt ended, and there may be another.
+    pub(super) fn has_tried(&mut self, task: TaskId, tried: Tried) {
+        if self.note(task).is_some() {
+            self.tried.insert(task, tried);
+        }
+    }
+
+    pub(super) fn tried(&self, task: TaskId) -> Option<Tried> {
+        self.tried.get(&task).copied()
     }
 
     fn change(&mut self, task: TaskId, change: impl FnOnce(&mut Progress)) {
@@ -333,4 +399,40 @@ impl Jobs {
 
 fn generation(task: TaskId) -> u32 {
     (task.to_bits() >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_is_stolen_again_and_again_counts_once() {
+        let (task, other) = (TaskId::from_bits(0), TaskId::from_bits(1));
+        let [first, second, third] = [0, 1, 2].map(WorkerId::from_bits);
+        let mut jobs = Jobs::default();
+        let card = JobCard { number: 1, total: 2, lazy: true, ..JobCard::default() };
+        let numbers = Arc::new(card.numbers());
+        jobs.open(card, numbers);
+        let stolen = |jobs: &Jobs| jobs.get(1).unwrap().progress.stolen;
+        let held = |task, attempt, hop| Held { task, attempt, hop };
+        for (index, task) in [task, other].into_iter().enumerate() {
+            jobs.enter(task, 1, index as u32, 0);
+            jobs.handed(held(task, 1, 0), first, Time(1));
+        }
+        for (hop, to) in [(1, second), (2, third), (3, second)] {
+            jobs.moved(held(task, 1, hop), to, Time(2));
+        }
+        assert_eq!((stolen(&jobs), jobs.live(task).map(|live| (live.worker, live.hops))), (1, Some((second, 3))));
+        // It runs, fails, and is stolen once more.
+        jobs.began(held(task, 1, 3), second, Time(3));
+        jobs.waits(task);
+        assert_eq!(jobs.tried(task).map(|tried| (tried.attempt, tried.worker)), Some((1, Some(second))));
+        jobs.handed(held(task, 2, 0), first, Time(4));
+        jobs.moved(held(task, 2, 1), third, Time(5));
+        assert_eq!(stolen(&jobs), 1);
+        jobs.moved(held(other, 1, 1), third, Time(5));
+        assert_eq!((stolen(&jobs), jobs.current(1)), (2, vec![(0, task), (1, other)]));
+        jobs.leave(task);
+        assert!(jobs.tried(task).is_none() && jobs.current(1) == [(1, other)]);
+    }
 }

@@ -101,7 +101,7 @@ impl Desk {
             let mut parcel = std::mem::take(&mut found.parcel);
             parcel.epoch = epoch;
             if !found.out.send(parcel) {
-                self.gone(connection);
+                self.gone(connection, "the connection takes nothing more");
             }
         }
     }

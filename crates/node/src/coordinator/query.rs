@@ -1,14 +1,15 @@
 //! Answers to questions about the state: from memory where it is there, from history where it is not. Changes nothing.
 
 mod listing;
+mod why;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use filch_core::steal::StealStats;
-use filch_core::told::{Explanation, Labels, RestExplanation};
+use filch_core::told::Labels;
 use filch_core::wire::talk::{Chunk, Ending, JobCard, Numbers, Progress, Reply, Said};
-use filch_core::{JobId, KeyId, Lack, ResourceId, Status, TaskId, Time, WorkerId};
+use filch_core::{KeyId, Lack, ResourceId, Status, TaskId, Time, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -22,9 +23,6 @@ use super::requests::{No, refused, unknown_job, unknown_task};
 use super::{Inbox, Later};
 use crate::store::{BlobId, Shard, Store};
 use crate::view::{JobView, PeerView, Query, StatsView, TaskView, WorkerView};
-
-/// An explanation, as data and in words.
-type Told = Option<serde_json::Value>;
 
 impl Desk {
     pub(super) fn query(&mut self, connection: u64, id: u64, text: &str) -> Result<(), No> {
@@ -143,36 +141,27 @@ impl Desk {
 
     // ---- tasks ----
 
-    /// Tasks of a job that are not settled and are more than elements of an array.
-    fn current_tasks(&self, number: u64) -> FxHashMap<u32, TaskView> {
-        let Some(job) = self.jobs.get(number) else { return FxHashMap::default() };
-        let mut views = FxHashMap::default();
-        let listed = job.tasks().iter().copied();
-        let live = self.jobs.lives().map(|(task, _)| task);
-        for task in listed.chain(live) {
-            if let Some(note) = self.jobs.note(task).filter(|note| u64::from(note.job) == number) {
-                views.entry(note.index).or_insert_with(|| self.task_view(job, note.index, Some(task)));
-            }
-        }
-        views
-    }
-
-    fn task_view(&self, job: &Job, index: u32, task: Option<TaskId>) -> TaskView {
-        let mut view = blank_view(&job.card, &job.numbers, index);
-        let Some(task) = task else { return view };
-        if let Some(status) = self.machine.scheduler().status(task) {
+    /// A task that is not settled and is more than an element of an array, and where the ending of its latest attempt is
+    /// kept if it waits for another; 0 if there is none.
+    fn task_view(&self, job: &Job, index: u32, task: TaskId) -> (TaskView, u64) {
+        let mut view = blank_view(&job.card, &job.numbers, index, Status::Queued.name());
+        let scheduler = self.machine.scheduler();
+        if let Some(status) = scheduler.status(task) {
             status.name().clone_into(&mut view.status);
         }
-        view.attempts =
-            self.machine.scheduler().current(task).map_or(0, |held| filch_core::attempt_in_life(held.attempt));
-        if let Some(live) = self.jobs.live(task) {
+        let (tried, live) = (self.jobs.tried(task), self.jobs.live(task));
+        let attempt = scheduler.current(task).map(|held| held.attempt).or(tried.map(|tried| tried.attempt));
+        view.attempts = attempt.map_or(0, filch_core::attempt_in_life);
+        if let Some(live) = live {
             view.worker = Some(self.worker_name(live.worker));
             if live.runs {
                 view.began_s = Some(seconds(live.began.0));
                 view.ran_s = Some(seconds(self.now.0.saturating_sub(live.began.0)));
             }
+            return (view, 0);
         }
-        view
+        view.worker = tried.and_then(|tried| tried.worker).map(|worker| self.worker_name(worker));
+        (view, tried.map_or(0, |tried| tried.ending))
     }
 
     fn task_query(&mut self, connection: u64, id: u64, number: u64, index: u32) -> Result<(), No> {
@@ -182,12 +171,19 @@ impl Desk {
                 return Err(No::Because(unknown_task(number, index)));
             }
             if let Some(task) = self.jobs.at(number, index) {
-                let view = self.task_view(job, index, Some(task));
-                self.reply(connection, id, Said::Json(json(&view)));
+                let (mut view, left) = self.task_view(job, index, task);
+                let (store, shard) = (Arc::clone(&self.store), self.shard);
+                self.ask_history(connection, id, move |_| {
+                    if let Some(ending) = ending(&*store, shard, left)? {
+                        ended_with(&mut view, &ending);
+                    }
+                    Ok(Later::Json(json(&view)))
+                });
                 return Ok(());
             }
         }
         let card = job.map(|job| job.card.clone());
+        let rest = self.rest_status(number);
         let (store, shard) = (Arc::clone(&self.store), self.shard);
         self.ask_history(connection, id, move |history| {
             let card = match card {
@@ -201,7 +197,7 @@ impl Desk {
                 if u64::from(index) >= card.total {
                     return Ok(Later::Refused(unknown_task(number, index)));
                 }
-                return Ok(Later::Json(json(&blank_view(&card, &card.numbers(), index))));
+                return Ok(Later::Json(json(&blank_view(&card, &card.numbers(), index, rest))));
             };
             let workers = history.workers()?;
             let ending = ending(&*store, shard, outcome.ending)?;
@@ -217,7 +213,7 @@ impl Desk {
             let Some(outcome) = history.task(0, handle)? else {
                 return Ok(Later::Refused("the task is over, and nothing is kept of it any more".to_owned()));
             };
-            let mut ended = ended(&outcome, history.workers()?.get(&outcome.worker));
+            let mut ended = ended(&outcome, outcome.worker_name(&history.workers()?));
             (ended.task, ended.index) = (task, 0);
             ended.ending = ending(&*store, shard, outcome.ending)?.map(Box::new);
             Ok(Later::Said(Box::new(Said::Ended(Box::new(ended)))))
@@ -240,46 +236,6 @@ impl Desk {
                 None => Later::Output(Box::default()),
             })
         });
-    }
-
-    fn why_query(&mut self, connection: u64, id: u64, number: u64, index: Option<u32>) -> Result<(), No> {
-        let (own, rest) = self.why(number, index)?;
-        if let Some(told) = own.or_else(|| rest.clone().filter(|_| index.is_none())) {
-            self.reply(connection, id, Said::Json(json(&told)));
-            return Ok(());
-        }
-        let (store, shard) = (Arc::clone(&self.store), self.shard);
-        self.ask_history(connection, id, move |history| {
-            let Some((card, ..)) = history.job(number)? else { return Ok(Later::Refused(unknown_job(number))) };
-            let Some(index) = index.or((card.total == 1).then_some(0)) else {
-                let why = format!("nothing of job {number} waits: it is over, or its tasks are explained one by one");
-                return Ok(Later::Refused(format!("{why}; `filch task list {number}` shows them")));
-            };
-            let Some(outcome) = history.task(number, u64::from(index))? else {
-                let none = "nothing is known of it any more: it has ended; `filch task show` says how";
-                return Ok(rest.map_or_else(|| Later::Refused(none.to_owned()), |told| Later::Json(json(&told))));
-            };
-            let left = ending(&*store, shard, outcome.ending)?;
-            let view = past_view((&card, &card.numbers()), &outcome, &history.workers()?, left.as_ref());
-            Ok(Later::Json(json(&over(&view))))
-        });
-        Ok(())
-    }
-
-    /// Why a task of a job is where it is, if it is more than an element that was never handed out, and why those wait.
-    fn why(&self, number: u64, index: Option<u32>) -> Result<(Told, Told), No> {
-        let Some(job) = self.jobs.get(number) else { return Ok((None, None)) };
-        if let Some(index) = index.filter(|index| u64::from(*index) >= job.card.total) {
-            return Err(No::Because(unknown_task(number, index)));
-        }
-        let scheduler = self.machine.scheduler();
-        let task = index.and_then(|index| self.jobs.at(number, index));
-        let own = task.and_then(|task| scheduler.explain_at(task, self.now));
-        let rest = scheduler.explain_job_at(JobId::from_bits(job.card.job), self.now);
-        Ok((
-            own.map(|found| explained(&Explanation::told(self, self.now, found, None))),
-            rest.map(|found| explained(&RestExplanation::told(self, self.now, found))),
-        ))
     }
 
     // ---- workers and figures ----
@@ -375,26 +331,6 @@ impl Labels for Desk {
     }
 }
 
-/// How a task ended, as data and in words.
-fn over(view: &TaskView) -> serde_json::Value {
-    let task = format!("{}.{}", view.job, view.number);
-    let mut text = format!("{task}: {}", view.status);
-    for more in view.cause.iter().chain(&view.error) {
-        text.push_str("\n  ");
-        text.push_str(&more.replace("; ", "\n    "));
-    }
-    serde_json::json!({ "task": task, "status": view.status, "cause": view.cause, "error": view.error, "text": text })
-}
-
-/// As data and in words.
-fn explained<T: Serialize + std::fmt::Display>(told: &T) -> serde_json::Value {
-    let mut value = serde_json::to_value(told).unwrap_or_default();
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("text".to_owned(), told.to_string().into());
-    }
-    value
-}
-
 fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_else(|error| format!("\"{error}\""))
 }
@@ -439,13 +375,13 @@ fn job_view(card: &JobCard, progress: &Progress, done_at: Option<u64>) -> JobVie
     }
 }
 
-fn blank_view(card: &JobCard, numbers: &Numbers, index: u32) -> TaskView {
+fn blank_view(card: &JobCard, numbers: &Numbers, index: u32, status: &str) -> TaskView {
     TaskView {
         job: card.number,
         index,
         number: numbers.number(index),
         name: card.task_names.get(index as usize).filter(|name| !name.is_empty()).cloned(),
-        status: "queued".to_owned(),
+        status: status.to_owned(),
         cause: None,
         attempts: 0,
         worker: None,
@@ -467,11 +403,10 @@ fn past_view(
     workers: &FxHashMap<u64, String>,
     ending: Option<&Ending>,
 ) -> TaskView {
-    let mut view = blank_view(card, numbers, outcome.index as u32);
-    outcome.status.name().clone_into(&mut view.status);
+    let mut view = blank_view(card, numbers, outcome.index as u32, outcome.status.name());
     view.cause = outcome.cause.words().map(str::to_owned);
     view.attempts = outcome.attempts;
-    view.worker = workers.get(&outcome.worker).cloned();
+    view.worker = outcome.worker_name(workers).cloned();
     if outcome.attempts > 0 {
         view.began_s = Some(seconds(outcome.began));
         view.ran_s = Some(seconds(outcome.ran));

@@ -12,8 +12,8 @@ use filch_core::{Cause, Names, Record, TaskId, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
-use super::history::{Item, Outcome};
-use super::jobs::Jobs;
+use super::history::{Item, NOBODY, Outcome};
+use super::jobs::{Jobs, Tried};
 use super::keys::Keys;
 use crate::store::{Error, Place, Shard, Store};
 
@@ -162,6 +162,11 @@ impl Folded {
                     self.jobs.enter(task, number, index, handle);
                 }
             }
+            Record::Retrying { task, attempt, .. } => {
+                let end = self.ends.get(&(task.to_bits(), attempt));
+                let worker = end.filter(|end| end.worker != NOBODY).map(|end| WorkerId::from_bits(end.worker));
+                self.jobs.has_tried(task, Tried { attempt, worker, ending: end.map_or(0, |end| end.ending) });
+            }
             Record::Left { worker } => {
                 self.workers.remove(&worker);
             }
@@ -252,7 +257,7 @@ fn outcome(
         cause,
         attempts: filch_core::attempt_in_life(attempt),
         hops: 0,
-        worker: end.map_or(0, |end| end.worker),
+        worker: end.map_or(NOBODY, |end| end.worker),
         began: end.map_or(0, |end| end.began),
         ended: at.0,
         ran: end.map_or(0, |end| end.ran),

@@ -103,9 +103,12 @@ impl Desk {
         let name: Arc<str> = card.name.as_str().into();
         if let Some(seat) = self.seat_mut(worker) {
             // The one it had before is dead, whether it knows or not.
-            let before = seat.connection.replace(connection).filter(|before| *before != connection);
+            let before = seat.connection.replace(connection);
             seat.card = card;
-            if let Some(before) = before {
+            if before != Some(connection) {
+                tracing::warn!(worker = %name, "a worker is back");
+            }
+            if let Some(before) = before.filter(|before| *before != connection) {
                 self.connections.remove(&before);
             }
             return;
@@ -117,7 +120,8 @@ impl Desk {
         self.page.workers.push(WorkerNote { worker: worker.to_bits(), name: card.name.clone() });
         self.remember(Past::Worker { id: worker.to_bits(), name: Arc::clone(&name) });
         self.worker_names.insert(Arc::clone(&name), worker);
-        tracing::info!(worker = %name, id = %worker, "joined");
+        // Warnings are what people see who have not asked for more, and who comes and goes is what they look for.
+        tracing::warn!(worker = %name, address = %card.address, "a worker has joined");
         self.seats[at] = Some(Seat {
             id: worker,
             name,
@@ -127,6 +131,19 @@ impl Desk {
             steals_by_peer: Vec::new(),
             relayed: 0,
         });
+    }
+
+    /// The connection of a worker has ended. One that was drained and has nothing left is gone for good.
+    pub(super) fn disconnected(&mut self, worker: WorkerId, connection: u64, why: &str) {
+        let Some(seat) = self.seat_mut(worker).filter(|seat| seat.connection == Some(connection)) else { return };
+        seat.connection = None;
+        let name = Arc::clone(&seat.name);
+        self.put(Input::Left(worker));
+        if self.seat(worker).is_some() {
+            tracing::warn!(worker = %name, why, "lost a worker: what it has is given to others if it does not come back");
+        } else {
+            tracing::warn!(worker = %name, "a worker has left");
+        }
     }
 
     pub(super) fn restore_seat(&mut self, worker: WorkerId, name: &str) {
@@ -151,7 +168,11 @@ impl Desk {
     pub(super) fn unseat(&mut self, worker: WorkerId) {
         let Some(seat) = self.seats.get_mut(worker.index()) else { return };
         if let Some(seat) = seat.take_if(|seat| seat.id == worker) {
-            tracing::info!(worker = %seat.name, id = %worker, "left");
+            // Whose connection had ended was told of when it did.
+            if seat.connection.is_some() {
+                tracing::warn!(worker = %seat.name, "lost a worker: it is connected and says nothing");
+            }
+            tracing::info!(worker = %seat.name, id = %worker, "no member any more");
             if self.worker_names.get(&seat.name) == Some(&worker) {
                 self.worker_names.remove(&seat.name);
             }

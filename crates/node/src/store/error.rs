@@ -47,6 +47,18 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// The database is gone, and what tells of its tasks is not.
+    #[error(
+        "{} is missing, but {} tells of jobs that it kept; nothing was changed. Restore it with the rest of the directory from a \
+         backup; or begin anew, without those jobs, in another directory or after moving {} away as well", .path.display(),
+        .history.display(), .history.display()
+    )]
+    Lost {
+        /// The file that is missing.
+        path: PathBuf,
+        /// The one that is there.
+        history: PathBuf,
+    },
     /// Nothing can be written there.
     #[error("{} cannot be written: {what}; make it writable for this user, or use another directory", .path.display())]
     ReadOnly {

@@ -43,7 +43,7 @@ const STEPS: &[&str] = &[
 pub(super) const FORMAT: i64 = STEPS.len() as i64;
 
 /// Where the database lies.
-pub(super) fn path(dir: &Path) -> PathBuf {
+pub(crate) fn path(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 

@@ -26,18 +26,24 @@ struct Listing {
     done: bool,
     /// What is known of them, by position.
     known: FxHashMap<u32, TaskView>,
-    /// What those left that did not end well.
+    /// What those left that did not end well, or whose latest attempt did not.
     endings: FxHashMap<u32, u64>,
+    /// Where those stand of which nothing is known.
+    rest: &'static str,
+}
+
+/// What is known in memory of the tasks of a job.
+struct Current {
+    /// The job, and whether it is done.
+    job: Option<(JobCard, bool)>,
+    tasks: FxHashMap<u32, TaskView>,
+    endings: FxHashMap<u32, u64>,
+    rest: &'static str,
 }
 
 impl Listing {
-    /// `job` is there if it is still known in memory, and `current` what is known there of its tasks.
-    fn read(
-        number: u64,
-        job: Option<(JobCard, bool)>,
-        current: FxHashMap<u32, TaskView>,
-        history: &mut History,
-    ) -> Result<Option<Listing>, Error> {
+    fn read(number: u64, current: Current, history: &mut History) -> Result<Option<Listing>, Error> {
+        let Current { job, tasks, endings, rest } = current;
         let (card, done) = match job {
             Some(known) => known,
             None => match history.job(number)? {
@@ -46,11 +52,12 @@ impl Listing {
             },
         };
         let workers = history.workers()?;
-        let mut listing =
-            Listing { numbers: card.numbers(), card, done, known: current, endings: FxHashMap::default() };
+        let mut listing = Listing { numbers: card.numbers(), card, done, known: tasks, endings, rest };
         history.tasks(number, 0..=u64::from(u32::MAX), |outcome| {
             let index = outcome.index as u32;
             listing.known.insert(index, past_view((&listing.card, &listing.numbers), &outcome, &workers, None));
+            // It has ended since: what an earlier attempt left no longer counts.
+            listing.endings.remove(&index);
             if outcome.ending > 0 && outcome.status != Status::Completed {
                 listing.endings.insert(index, outcome.ending);
             }
@@ -72,7 +79,7 @@ impl Listing {
             let view = if self.done {
                 view
             } else {
-                Some(view.unwrap_or_else(|| blank_view(&self.card, &self.numbers, index)))
+                Some(view.unwrap_or_else(|| blank_view(&self.card, &self.numbers, index, self.rest)))
             };
             views.extend(view.filter(&wanted));
         }
@@ -97,6 +104,22 @@ impl Listing {
 }
 
 impl Desk {
+    fn current_tasks(&self, number: u64) -> Current {
+        let job = self.jobs.get(number);
+        let (mut tasks, mut endings) = (FxHashMap::default(), FxHashMap::default());
+        if let Some(job) = job {
+            for (index, task) in self.jobs.current(number) {
+                let (view, left) = self.task_view(job, index, task);
+                if left > 0 {
+                    endings.insert(index, left);
+                }
+                tasks.insert(index, view);
+            }
+        }
+        let job = job.map(|job| (job.card.clone(), job.done_at.is_some()));
+        Current { job, tasks, endings, rest: self.rest_status(number) }
+    }
+
     pub(super) fn tasks_query(
         &mut self,
         connection: u64,
@@ -106,10 +129,9 @@ impl Desk {
         limit: usize,
     ) -> Result<(), No> {
         let current = self.current_tasks(number);
-        let job = self.jobs.get(number).map(|job| (job.card.clone(), job.done_at.is_some()));
         let (store, shard) = (std::sync::Arc::clone(&self.store), self.shard);
         self.ask_history(connection, id, move |history| {
-            let Some(mut listing) = Listing::read(number, job, current, history)? else {
+            let Some(mut listing) = Listing::read(number, current, history)? else {
                 return Ok(Later::Refused(unknown_job(number)));
             };
             let wanted = |view: &TaskView| status.as_deref().is_none_or(|status| view.status == status);
@@ -122,10 +144,9 @@ impl Desk {
 
     pub(super) fn trace_query(&mut self, connection: u64, id: u64, number: u64) -> Result<(), No> {
         let current = self.current_tasks(number);
-        let job = self.jobs.get(number).map(|job| (job.card.clone(), job.done_at.is_some()));
         let (store, shard) = (std::sync::Arc::clone(&self.store), self.shard);
         self.ask_history(connection, id, move |history| {
-            let Some(mut listing) = Listing::read(number, job, current, history)? else {
+            let Some(mut listing) = Listing::read(number, current, history)? else {
                 return Ok(Later::Refused(unknown_job(number)));
             };
             let kept = store.blob(shard, BlobId(listing.card.submission))?;

@@ -54,7 +54,11 @@ pub(in crate::worker) async fn first_contact(
             }
         };
         let pause = match outcome {
-            Ok((answer, out)) => return Ok(Some(Contact { answer, out, generation, early })),
+            Ok((answer, out)) => {
+                // A warning, as is what it says when it loses the coordinator: people who have not asked for more see both.
+                tracing::warn!(worker = %card.name, coordinator = %dial, "connected");
+                return Ok(Some(Contact { answer, out, generation, early }));
+            }
             Err(DialError::Refused(why)) => return Err(WorkerFailure::Refused(why)),
             Err(DialError::Again(why)) => {
                 let pause = options.backoff.pause(generation as u32);
@@ -123,7 +127,7 @@ impl Driver {
             self.numbers = numbers;
             self.epoch = answer.epoch;
         }
-        tracing::info!("connected again");
+        tracing::warn!(worker = %self.card.name, "connected again");
         // One that says nothing counts as no connection.
         self.failures += 1;
         self.line = Line::Up(out);
@@ -146,7 +150,7 @@ impl Driver {
     pub(super) fn lost(&mut self, why: &str) {
         match &mut self.line {
             Line::Up(_) => {
-                tracing::warn!(why, "lost the coordinator");
+                tracing::warn!(worker = %self.card.name, why, "lost the coordinator");
                 self.bodies.disconnected();
                 self.line = self.down();
             }
