@@ -62,11 +62,11 @@ pub(crate) fn config_errors(errors: &ConfigErrors) {
     complain(&errors.render(&Palette { error: &error, place: &place, margin: &margin, reset: &reset }));
 }
 
-/// Lets the libraries tell what happens, on standard error: warnings, or as much as FILCH_LOG says (error, warn, info, debug
+/// Lets the libraries tell what happens, on standard error: who comes and goes and what goes wrong, or as much as FILCH_LOG says (error, warn, info, debug
 /// or trace).
 pub(crate) fn log_to_stderr() {
     let level = std::env::var("FILCH_LOG").ok().and_then(|level| level.parse().ok());
-    let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN);
+    let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::INFO);
     let colour = console::Term::stderr().is_term();
     let set = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_ansi(colour);
     // Somebody who has set another one before keeps it.

@@ -242,7 +242,7 @@ pub struct Summary {
     pub cancelled: u64,
     /// Those that were not run because another did not end well.
     pub skipped: u64,
-    /// How often one of them was stolen.
+    /// Those that were stolen.
     pub stolen: u64,
 }
 

@@ -76,7 +76,7 @@ impl Tally {
             _ => self.failed += 1,
         }
         self.retried += u64::from(ended.attempts.saturating_sub(1));
-        self.stolen += u64::from(ended.hops);
+        self.stolen += u64::from(ended.hops > 0);
         let left_out = ended.ending.as_ref().map_or(0, |ending| ending.stdout_left_out + ending.stderr_left_out);
         if left_out > 0 {
             self.cut_short = (self.cut_short.0 + 1, self.cut_short.1 + left_out);

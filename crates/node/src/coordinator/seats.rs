@@ -106,7 +106,7 @@ impl Desk {
             let before = seat.connection.replace(connection);
             seat.card = card;
             if before != Some(connection) {
-                tracing::warn!(worker = %name, "a worker is back");
+                tracing::info!(worker = %name, "a worker is back");
             }
             if let Some(before) = before.filter(|before| *before != connection) {
                 self.connections.remove(&before);
@@ -121,7 +121,7 @@ impl Desk {
         self.remember(Past::Worker { id: worker.to_bits(), name: Arc::clone(&name) });
         self.worker_names.insert(Arc::clone(&name), worker);
         // Warnings are what people see who have not asked for more, and who comes and goes is what they look for.
-        tracing::warn!(worker = %name, address = %card.address, "a worker has joined");
+        tracing::info!(worker = %name, address = %card.address, "a worker has joined");
         self.seats[at] = Some(Seat {
             id: worker,
             name,
@@ -142,7 +142,7 @@ impl Desk {
         if self.seat(worker).is_some() {
             tracing::warn!(worker = %name, why, "lost a worker: what it has is given to others if it does not come back");
         } else {
-            tracing::warn!(worker = %name, "a worker has left");
+            tracing::info!(worker = %name, "a worker has left");
         }
     }
 

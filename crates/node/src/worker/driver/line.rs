@@ -56,7 +56,7 @@ pub(in crate::worker) async fn first_contact(
         let pause = match outcome {
             Ok((answer, out)) => {
                 // A warning, as is what it says when it loses the coordinator: people who have not asked for more see both.
-                tracing::warn!(worker = %card.name, coordinator = %dial, "connected");
+                tracing::info!(worker = %card.name, coordinator = %dial, "connected");
                 return Ok(Some(Contact { answer, out, generation, early }));
             }
             Err(DialError::Refused(why)) => return Err(WorkerFailure::Refused(why)),
@@ -127,7 +127,7 @@ impl Driver {
             self.numbers = numbers;
             self.epoch = answer.epoch;
         }
-        tracing::warn!(worker = %self.card.name, "connected again");
+        tracing::info!(worker = %self.card.name, "connected again");
         // One that says nothing counts as no connection.
         self.failures += 1;
         self.line = Line::Up(out);
