@@ -493,3 +493,35 @@ fn what_was_told_to_live_on_without_its_terminal_does() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!((out(&output).as_str(), output.status.code()), ("ended\n", Some(0)), "{}", err(&output));
 }
+
+#[test]
+fn a_log_goes_by_the_numbers_of_the_tasks() {
+    let place = tempfile::tempdir().expect("a directory");
+    let run_in = |options: &[&str], words: &[&str]| {
+        let words = [&["run", "-k", "--joblog", "log"], options, words].concat();
+        let output = filch(&words).current_dir(place.path()).output().expect("the binary runs");
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", err(&output));
+        out(&output)
+    };
+    let words = ["--", "sh", "-c", "echo $FILCH_TASK"];
+    let cases = [
+        ("1-3", "2-6", "4\n5\n6\n"),
+        ("2-6", "1-3", "1\n"),
+        ("0-2", "0-4", "3\n4\n"),
+        ("1-9:4", "1-9:2", "3\n7\n"),
+        ("-2-0", "-1-1", "1\n"),
+    ];
+    for (first, second, expected) in cases {
+        run_in(&["--array", first], &words);
+        assert_eq!(run_in(&["--resume", "--array", second], &words), expected, "{first}, then {second}");
+    }
+    // Inputs are numbered from 1.
+    run_in(&[], &["echo", ":::", "a", "b"]);
+    assert_eq!(run_in(&["--resume"], &["echo", ":::", "a", "b", "c"]), "c\n");
+    std::fs::write(place.path().join("lines"), "a\nb\nc\nd\n").expect("written");
+    assert_eq!(run_in(&["--resume", "--each-line", "lines"], &["--", "echo"]), "d\n");
+    let log = std::fs::read_to_string(place.path().join("log")).expect("a log");
+    let mut numbers: Vec<&str> = log.lines().skip(1).filter_map(|line| line.split('\t').next()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, ["1", "2", "3", "4"]);
+}

@@ -218,7 +218,7 @@ impl Live {
             && ended.attempts > 0
             && ended.status != "cancelled"
         {
-            log.append(&line(ended, position, &tasks.command(position)))?;
+            log.append(&line(ended, number, &tasks.command(position)))?;
         }
         if self.json {
             let object = task_json(ended, position, tasks, matches!(self.sink, Sink::Files(_)));
@@ -298,7 +298,7 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
     format!("{start}…")
 }
 
-fn line<'a>(ended: &'a Ended, position: u32, command: &'a str) -> Line<'a> {
+fn line<'a>(ended: &'a Ended, number: i64, command: &'a str) -> Line<'a> {
     let ending = ended.ending.as_deref();
     let succeeded = ended.status == "completed";
     let unknown = if succeeded { 0 } else { -1 };
@@ -306,7 +306,7 @@ fn line<'a>(ended: &'a Ended, position: u32, command: &'a str) -> Line<'a> {
     let exit_code = ending.and_then(|ending| ending.exit_code).unwrap_or(if signal != 0 { 0 } else { unknown });
     let received = |ending: &Ending| ending.stdout.len() as u64 + ending.stdout_left_out;
     Line {
-        seq: u64::from(position) + 1,
+        seq: number,
         host: if ended.worker.is_empty() { "-" } else { &ended.worker },
         start_s: ended.began_nanos as f64 / 1e9,
         runtime_s: ended.ran_nanos as f64 / 1e9,
