@@ -525,3 +525,14 @@ fn a_log_goes_by_the_numbers_of_the_tasks() {
     numbers.sort_unstable();
     assert_eq!(numbers, ["1", "2", "3", "4"]);
 }
+
+#[test]
+fn records_for_programs_are_in_order_too_if_wished() {
+    let output = run(&["run", "-k", "--json", "-j", "3", "sh", "-c", "sleep 0.$1; echo $1", "x", "{}", ":::", "5", "1", "3"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let lines: Vec<serde_json::Value> =
+        out(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: Vec<Option<&str>> = lines.iter().map(|line| line["stdout"].as_str()).collect();
+    assert_eq!(told, [Some("5\n"), Some("1\n"), Some("3\n"), None]);
+    assert_eq!((lines[3]["summary"]["completed"].as_u64(), err(&output).as_str()), (Some(3), ""));
+}

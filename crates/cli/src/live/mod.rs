@@ -67,7 +67,7 @@ pub(crate) struct LiveArgs {
     /// Skip the tasks that the log says ended well, and go on with it.
     #[arg(long, alias = "resume-failed", requires = "joblog", help_heading = "What is shown")]
     resume: bool,
-    /// Show the outputs in the order of the tasks, whoever ended first.
+    /// Show the outputs, or the objects of --json, in the order of the tasks, whoever ended first.
     #[arg(long, short = 'k', conflicts_with = "out", help_heading = "What is shown")]
     keep_order: bool,
     /// Print a JSON object for each task that ended, and one with a summary at the end.
@@ -120,8 +120,8 @@ impl LiveArgs {
     fn sink(&self) -> Result<Sink, Usage> {
         match &self.out {
             Some(directory) => Sink::files(directory),
-            None if self.json => Ok(Sink::Nowhere),
             None if self.keep_order => Ok(Sink::in_order()),
+            None if self.json => Ok(Sink::Nowhere),
             None => Ok(Sink::Streams),
         }
     }
@@ -220,14 +220,20 @@ impl Live {
         {
             log.append(&line(ended, number, &tasks.command(position)))?;
         }
-        if self.json {
-            let object = task_json(ended, position, tasks, matches!(self.sink, Sink::Files(_)));
-            let outcome = self.bar.streams().0.write_all(format!("{object}\n").as_bytes());
-            self.shown(outcome)?;
-        }
         let none = Ending::default();
         let ending = ended.ending.as_deref().unwrap_or(&none);
-        let outputs = (ending.stdout.clone(), ending.stderr.clone());
+        let mut outputs = (ending.stdout.clone(), ending.stderr.clone());
+        if self.json {
+            let object = task_json(ended, position, tasks, matches!(self.sink, Sink::Files(_)));
+            let record = format!("{object}\n");
+            if matches!(self.sink, Sink::InOrder(_)) {
+                // It waits for its turn in the place of the outputs that it tells of.
+                outputs = (Bytes::from(record), Bytes::new());
+            } else {
+                let outcome = self.bar.streams().0.write_all(record.as_bytes());
+                self.shown(outcome)?;
+            }
+        }
         let silent = outputs.0.is_empty() && outputs.1.is_empty() && matches!(self.sink, Sink::Streams);
         if silent {
             return Ok(());
