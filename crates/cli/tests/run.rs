@@ -391,7 +391,7 @@ fn pids(place: &Path) -> Vec<PathBuf> {
 fn the_first_interrupt_lets_what_runs_finish() {
     let place = tempfile::tempdir().expect("a directory");
     let script = "echo $$ > {n}.pid; while ! test -e go; do sleep 0.05; done; echo ended {n}";
-    let mut command = filch(&["run", "--slots", "2", "--array", "1-50", "--shell", "--", script]);
+    let mut command = filch(&["run", "--joblog", "log", "--slots", "2", "--array", "1-50", "--shell", "--", script]);
     let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
     wait_for("two tasks run", || begun(place.path(), 2));
     let said = interrupt_and_hear(&mut child);
@@ -402,6 +402,8 @@ fn the_first_interrupt_lets_what_runs_finish() {
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(sorted(&out(&output)).starts_with(&["ended 1".to_owned(), "ended 2".to_owned()]), "{}", out(&output));
     assert!(said.contains(" cancelled in "), "{said}");
+    let log = std::fs::read_to_string(place.path().join("log")).expect("a log");
+    assert_eq!(log.lines().count(), 51, "what was withdrawn has ended too: {log}");
     assert!(pids(place.path()).len() < 50);
 }
 
@@ -535,4 +537,26 @@ fn records_for_programs_are_in_order_too_if_wished() {
     let told: Vec<Option<&str>> = lines.iter().map(|line| line["stdout"].as_str()).collect();
     assert_eq!(told, [Some("5\n"), Some("1\n"), Some("3\n"), None]);
     assert_eq!((lines[3]["summary"]["completed"].as_u64(), err(&output).as_str()), (Some(3), ""));
+}
+
+#[test]
+fn the_log_has_what_never_ran_and_it_is_run_when_the_job_goes_on() {
+    let place = tempfile::tempdir().expect("a directory");
+    let in_place = |arguments: &[&str]| filch(arguments).current_dir(place.path()).output().expect("the binary runs");
+    let endings = |log: &str| -> Vec<String> {
+        let log = std::fs::read_to_string(place.path().join(log)).expect("a log");
+        let lines = log.lines().skip(1).map(|line| line.split('\t').collect::<Vec<_>>());
+        sorted(&lines.map(|of| format!("{} {} {} {}\n", of[0], of[1], of[6], of[7])).collect::<String>())
+    };
+    let job = "tasks:\n  - { name: a, command: 'test -e go || exit 3' }\n  - { name: b, command: 'echo b', after: a }\n\
+               \x20 - { name: c, command: 'echo c', after: b, on_parent_failure: skip }\n";
+    std::fs::write(place.path().join("job.yaml"), job).expect("written");
+    let words = ["run", "-k", "--joblog", "log", "--resume", "--file", "job.yaml"];
+    assert_eq!(in_place(&words).status.code(), Some(1));
+    assert_eq!(endings("log"), ["1 w1 3 0", "2 - -1 0", "3 - -1 0"]);
+    std::fs::write(place.path().join("go"), "").expect("written");
+    assert_eq!(out(&in_place(&words)), "b\nc\n");
+    // Nobody can run it.
+    assert_eq!(in_place(&["run", "--joblog", "other", "--requires", "x", "--", "echo"]).status.code(), Some(1));
+    assert_eq!(endings("other"), ["1 - -1 0"]);
 }

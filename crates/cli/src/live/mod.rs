@@ -61,7 +61,7 @@ pub(crate) struct LiveArgs {
     /// Write the outputs of each task to DIR/NUMBER.out and DIR/NUMBER.err instead of showing them.
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, help_heading = "What is shown")]
     out: Option<PathBuf>,
-    /// Write a line for each task that ended, as GNU parallel does.
+    /// Write a line for each task that ended, as GNU parallel does; Exitval is -1 for one that was not run.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, help_heading = "What is shown")]
     joblog: Option<PathBuf>,
     /// Skip the tasks that the log says ended well, and go on with it.
@@ -214,10 +214,7 @@ impl Live {
         let number = tasks.number(position);
         self.tally.ended(ended, || what(tasks, position));
         self.bar.ended(&self.tally);
-        if let Some(log) = &mut self.log
-            && ended.attempts > 0
-            && ended.status != "cancelled"
-        {
+        if let Some(log) = &mut self.log {
             log.append(&line(ended, number, &tasks.command(position)))?;
         }
         let none = Ending::default();
