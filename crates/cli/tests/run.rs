@@ -530,7 +530,8 @@ fn a_log_goes_by_the_numbers_of_the_tasks() {
 
 #[test]
 fn records_for_programs_are_in_order_too_if_wished() {
-    let output = run(&["run", "-k", "--json", "-j", "3", "sh", "-c", "sleep 0.$1; echo $1", "x", "{}", ":::", "5", "1", "3"]);
+    let output =
+        run(&["run", "-k", "--json", "-j", "3", "sh", "-c", "sleep 0.$1; echo $1", "x", "{}", ":::", "5", "1", "3"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let lines: Vec<serde_json::Value> =
         out(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -559,4 +560,33 @@ fn the_log_has_what_never_ran_and_it_is_run_when_the_job_goes_on() {
     // Nobody can run it.
     assert_eq!(in_place(&["run", "--joblog", "other", "--requires", "x", "--", "echo"]).status.code(), Some(1));
     assert_eq!(endings("other"), ["1 - -1 0"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn whoever_looks_on_sees_what_runs_before_anything_has_ended() {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("there is no `script` here, which lends a terminal");
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let job = "run --slots 2 --array 1-4 --shell -- 'while ! test -e go; do sleep 0.05; done'";
+    let mut command = Command::new("script");
+    command.args(["-qec", &format!("{} {job}", env!("CARGO_BIN_EXE_filch")), "/dev/null"]);
+    command.current_dir(place.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    let mut shown = child.stdout.take().expect("a pipe");
+    let (mut text, mut bytes) = (String::new(), [0; 4096]);
+    let until = Instant::now() + Duration::from_secs(20);
+    let is_seen = |text: &str| text.contains("0/4 running 2 · done 0 · failed 0 · stolen 0");
+    while !is_seen(&text) && Instant::now() < until {
+        let length = shown.read(&mut bytes).expect("readable");
+        text += &String::from_utf8_lossy(&bytes[..length]);
+    }
+    // Whatever was seen, nothing is left behind.
+    std::fs::write(place.path().join("go"), "").expect("written");
+    let mut rest = String::new();
+    shown.read_to_string(&mut rest).expect("readable");
+    assert!(child.wait().expect("it ends").success() && rest.contains("4 done in "), "{rest}");
+    assert!(is_seen(&text) && !text.contains("left"), "{text}");
 }

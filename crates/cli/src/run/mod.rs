@@ -135,6 +135,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 async fn follow(house: &mut House, plan: &Plan, live: Live, mut interrupts: Interrupts) -> anyhow::Result<ExitCode> {
     let (submitted, mut said) = house.client.submit_and_follow(plan.submit()).await?;
     let mut screen = Screen::begin(live)?;
+    screen.look(&house.client, submitted.job).await;
     let (mut presses, mut finish, mut deserted) = (0, Finish::Whole, false);
     loop {
         tokio::select! {
