@@ -590,3 +590,21 @@ fn whoever_looks_on_sees_what_runs_before_anything_has_ended() {
     assert!(child.wait().expect("it ends").success() && rest.contains("4 done in "), "{rest}");
     assert!(is_seen(&text) && !text.contains("left"), "{text}");
 }
+
+#[test]
+fn a_request_to_end_is_no_interrupt() {
+    let place = tempfile::tempdir().expect("a directory");
+    let script = "echo $$ > {n}.pid; while ! test -e go; do sleep 0.05; done; echo ended {n}";
+    let mut command = filch(&["run", "--slots", "2", "--array", "1-50", "--shell", "--", script]);
+    let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
+    wait_for("two tasks run", || begun(place.path(), 2));
+    let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+    common::signal(child.id(), "TERM");
+    let mut line = String::new();
+    said.read_line(&mut line).expect("readable");
+    assert_eq!(line, "stopping: what runs may finish; a second SIGTERM kills it\n");
+    std::fs::write(place.path().join("go"), "").expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(143), "{}", rest(said));
+    assert!(out(&output).contains("ended 1\n"), "{}", out(&output));
+}

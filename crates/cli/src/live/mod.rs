@@ -151,6 +151,8 @@ pub(crate) enum Finish {
     ReaderGone,
     /// Somebody at the keyboard stopped it.
     Interrupted,
+    /// Somebody asked this process to end.
+    Terminated,
     /// Its terminal was closed.
     HungUp,
 }
@@ -158,7 +160,8 @@ pub(crate) enum Finish {
 impl From<Wish> for Finish {
     fn from(wish: Wish) -> Finish {
         match wish {
-            Wish::End => Finish::Interrupted,
+            Wish::Interrupt => Finish::Interrupted,
+            Wish::Terminate => Finish::Terminated,
             Wish::HangUp => Finish::HungUp,
         }
     }
@@ -166,11 +169,12 @@ impl From<Wish> for Finish {
 
 impl Finish {
     /// As a shell tells that a signal ended a program: 1 for a terminal that is closed, 2 for Ctrl-C, 13 for a pipe without a
-    /// reader.
+    /// reader, 15 for a request to end.
     pub(crate) fn status(self, all_well: bool) -> u8 {
         match self {
             Finish::Whole => u8::from(!all_well),
-            Finish::Interrupted => Wish::End.status(),
+            Finish::Interrupted => Wish::Interrupt.status(),
+            Finish::Terminated => Wish::Terminate.status(),
             Finish::HungUp => Wish::HangUp.status(),
             Finish::ReaderGone => 141,
         }
