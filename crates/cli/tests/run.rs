@@ -608,3 +608,33 @@ fn a_request_to_end_is_no_interrupt() {
     assert_eq!(output.status.code(), Some(143), "{}", rest(said));
     assert!(out(&output).contains("ended 1\n"), "{}", out(&output));
 }
+
+// Other systems have no device that is always full.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_written_is_named() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("a device");
+    for options in [&[][..], &["-k"], &["--json"], &["--dry-run"]] {
+        let words = [&["run"], options, &["--", "echo", "x"]].concat();
+        let output = filch(&words).stdout(full()).output().expect("the binary runs");
+        assert_eq!(output.status.code(), Some(1), "{options:?}: {}", err(&output));
+        assert!(
+            err(&output).contains("cannot write to standard output: No space left"),
+            "{options:?}: {}",
+            err(&output)
+        );
+    }
+    let output = run(&["run", "--joblog", "/dev/full", "--", "true"]);
+    assert!(err(&output).contains("cannot write the log `/dev/full`: No space left"), "{}", err(&output));
+    let place = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(place.path().join("1.out")).expect("made");
+    let place = place.path().to_str().expect("text");
+    let output = run(&["run", "--out", place, "--", "echo"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains(&format!("cannot write `{place}/1.out`: Is a directory")), "{}", err(&output));
+    for words in [&["job", "show"][..], &["job", "wait"], &["job", "retry"], &["task", "list"], &["trace", "export"]] {
+        let output = run(&[words, &["abc"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(err(&output).contains("a job has a number, such as 12"), "{words:?}: {}", err(&output));
+    }
+}

@@ -44,6 +44,7 @@ enum Command {
     /// Show a job.
     Show {
         /// Its number.
+        #[arg(value_parser = super::job_number)]
         job: u64,
         /// Print an object instead.
         #[arg(long)]
@@ -52,7 +53,7 @@ enum Command {
     /// Wait until jobs are over. Exits with 0 if all of their tasks ended well, and with 1 if some did not.
     Wait {
         /// Their numbers.
-        #[arg(required = true, value_name = "JOB")]
+        #[arg(required = true, value_name = "JOB", value_parser = super::job_number)]
         jobs: Vec<u64>,
         /// Print an array of objects when they are over.
         #[arg(long)]
@@ -61,7 +62,7 @@ enum Command {
     /// Run again what did not end well of jobs that are over, each as a new job. Prints their numbers.
     Retry {
         /// Numbers of jobs.
-        #[arg(required = true, value_name = "JOB")]
+        #[arg(required = true, value_name = "JOB", value_parser = super::job_number)]
         jobs: Vec<u64>,
         /// Print an array of objects instead.
         #[arg(long)]

@@ -5,10 +5,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Usage;
 use super::plan::Tasks;
+use crate::output;
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
@@ -16,6 +17,7 @@ const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\t
 #[derive(Debug)]
 pub(crate) struct JobLog {
     file: File,
+    path: PathBuf,
 }
 
 /// A task that ended.
@@ -59,7 +61,7 @@ impl JobLog {
         let begin = || {
             let mut file = File::create(path)?;
             file.write_all(HEADER.as_bytes())?;
-            Ok(JobLog { file })
+            Ok(JobLog { file, path: path.to_owned() })
         };
         begin().map_err(|error: io::Error| unusable(path, &error))
     }
@@ -75,7 +77,7 @@ impl JobLog {
             Err(error) => return Err(unusable(path, &error)),
         };
         let (done, end) = read(&file, path, tasks)?;
-        let mut log = JobLog { file };
+        let mut log = JobLog { file, path: path.to_owned() };
         let go_on = |log: &mut JobLog| {
             // What follows is a line that was not finished.
             log.file.set_len(end)?;
@@ -92,7 +94,8 @@ impl JobLog {
         let text = format!(
             "{seq}\t{host}\t{start_s:.3}\t{runtime_s:10.3}\t{send}\t{receive}\t{exit_code}\t{signal}\t{command}\n"
         );
-        self.file.write_all(text.as_bytes())
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| output::unwritten(&format!("the log `{}`", self.path.display()), &error))
     }
 }
 

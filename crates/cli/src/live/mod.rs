@@ -232,7 +232,7 @@ impl Live {
                 outputs = (Bytes::from(record), Bytes::new());
             } else {
                 let outcome = self.bar.streams().0.write_all(record.as_bytes());
-                self.shown(outcome)?;
+                self.shown(outcome.map_err(|error| output::unwritten("to standard output", &error)))?;
             }
         }
         let silent = outputs.0.is_empty() && outputs.1.is_empty() && matches!(self.sink, Sink::Streams);
