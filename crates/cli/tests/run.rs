@@ -638,3 +638,10 @@ fn what_cannot_be_written_is_named() {
         assert!(err(&output).contains("a job has a number, such as 12"), "{words:?}: {}", err(&output));
     }
 }
+
+#[test]
+fn no_jobs_at_all_cannot_be_asked_for() {
+    let output = run(&["job", "list", "--limit", "0"]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("'--limit <N>'"), "{}", err(&output));
+}

@@ -35,8 +35,8 @@ enum Command {
     #[command(visible_alias = "ls")]
     List {
         /// At most so many.
-        #[arg(long, short = 'n', default_value_t = 20, value_name = "N")]
-        limit: usize,
+        #[arg(long, short = 'n', default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
         /// Print an array of objects instead.
         #[arg(long)]
         json: bool,
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     runtime::ask(async {
         let client = args.reach.client().await?;
         match &args.command {
-            Command::List { limit, json } => list(&client, *limit, *json).await,
+            Command::List { limit, json } => list(&client, *limit as usize, *json).await,
             Command::Show { job, json } => show(&client, *job, *json).await,
             Command::Wait { jobs, json } => wait(&client, jobs, *json).await,
             Command::Cancel { names } => cancel(&client, names).await,
