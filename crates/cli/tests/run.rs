@@ -645,3 +645,15 @@ fn no_jobs_at_all_cannot_be_asked_for() {
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert!(err(&output).contains("'--limit <N>'"), "{}", err(&output));
 }
+
+#[test]
+fn help_says_how_much_of_an_output_is_kept() {
+    for command in ["run", "submit"] {
+        let help = out(&run(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            help.contains("1M for `filch run`, 64K for `filch submit` if nothing is said, and at most 16M"),
+            "{help}"
+        );
+        assert!(help.contains("of each no more than --keep says"), "{help}");
+    }
+}

@@ -58,7 +58,8 @@ fn dry_run(plan: &Plan, as_json: bool) -> anyhow::Result<ExitCode> {
 /// How a job is followed.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LiveArgs {
-    /// Write the outputs of each task to DIR/NUMBER.out and DIR/NUMBER.err instead of showing them.
+    /// Write the outputs of each task to DIR/NUMBER.out and DIR/NUMBER.err instead of showing them; of each no more than --keep
+    /// says.
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, help_heading = "What is shown")]
     out: Option<PathBuf>,
     /// Write a line for each task that ended, as GNU parallel does; Exitval is -1 for one that was not run.
