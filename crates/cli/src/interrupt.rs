@@ -5,8 +5,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// What somebody wants of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// That it ends: Ctrl-C, or `kill`.
-    End,
+    /// That it ends: somebody pressed Ctrl-C.
+    Interrupt,
+    /// The same, by `kill` or whoever supervises it.
+    Terminate,
     /// The same, and nobody is there any more: the terminal was closed.
     HangUp,
 }
@@ -15,8 +17,18 @@ impl Wish {
     /// What to exit with where the wish is followed at once, as a shell tells of the signal.
     pub(crate) fn status(self) -> u8 {
         match self {
-            Wish::End => 130,
+            Wish::Interrupt => 130,
+            Wish::Terminate => 143,
             Wish::HangUp => 129,
+        }
+    }
+
+    /// What whoever wishes it can do to wish it again.
+    pub(crate) fn again(self) -> &'static str {
+        match self {
+            Wish::Interrupt => "Ctrl-C again",
+            Wish::Terminate => "a second SIGTERM",
+            Wish::HangUp => "a second SIGHUP",
         }
     }
 }
@@ -48,8 +60,8 @@ impl Interrupts {
             }
         };
         tokio::select! {
-            _ = self.keyboard.recv() => Wish::End,
-            _ = self.request.recv() => Wish::End,
+            _ = self.keyboard.recv() => Wish::Interrupt,
+            _ = self.request.recv() => Wish::Terminate,
             _ = hang_up => Wish::HangUp,
         }
     }

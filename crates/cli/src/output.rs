@@ -16,8 +16,12 @@ const MARGIN: Style = AnsiColor::Cyan.on_default();
 /// When nobody reads it any more, or the disk behind it is full.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| unwritten("to standard output", &error))
+}
+
+/// Why something could not be written, with what it is. Of the same kind, so that a reader who went away is still told apart.
+pub(crate) fn unwritten(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write {what}: {error}"))
 }
 
 /// Columns of the terminal that standard output goes to, if it goes to one.

@@ -114,7 +114,7 @@ fn what_is_left_of_an_array_keeps_its_numbers_places_and_inputs() {
     let done = |seq: u32, command: &str| format!("{seq}\tw\t0.000\t     0.000\t0\t0\t0\t0\t{command}\n");
     let script = "echo {n} {i} $FILCH_TASK $FILCH_INDEX";
     let filled = |n: u32, i: u32| format!("echo {n} {i} $FILCH_TASK $FILCH_INDEX");
-    let text = [log.to_owned(), done(1, &filled(10, 0)), done(3, &filled(20, 2))].concat();
+    let text = [log.to_owned(), done(10, &filled(10, 0)), done(20, &filled(20, 2))].concat();
     std::fs::write(cluster.place.path().join("log"), text).expect("written");
     let options = ["--array", "10-30:5", "--joblog", "log", "--resume", "--requires", "paint", "--shell", "--", script];
     let client = cluster.command(&[&["submit"], &options[..]].concat()).spawn().expect("the binary runs");
@@ -130,7 +130,7 @@ fn what_is_left_of_an_array_keeps_its_numbers_places_and_inputs() {
     let log = std::fs::read_to_string(cluster.place.path().join("log")).expect("a log");
     let mut done: Vec<&str> = log.lines().skip(1).filter_map(|line| line.split('\t').next()).collect();
     done.sort_unstable();
-    assert_eq!(done, ["1", "2", "3", "4", "5"]);
+    assert_eq!(done, ["10", "15", "20", "25", "30"]);
     for (number, place) in [(15, 1), (25, 3), (30, 4)] {
         let logs = cluster.told(&["task", "logs", &format!("{job}.{number}")]);
         assert_eq!(logs, format!("{number} {place} {number} {place}\n"));

@@ -391,7 +391,7 @@ fn pids(place: &Path) -> Vec<PathBuf> {
 fn the_first_interrupt_lets_what_runs_finish() {
     let place = tempfile::tempdir().expect("a directory");
     let script = "echo $$ > {n}.pid; while ! test -e go; do sleep 0.05; done; echo ended {n}";
-    let mut command = filch(&["run", "--slots", "2", "--array", "1-50", "--shell", "--", script]);
+    let mut command = filch(&["run", "--joblog", "log", "--slots", "2", "--array", "1-50", "--shell", "--", script]);
     let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
     wait_for("two tasks run", || begun(place.path(), 2));
     let said = interrupt_and_hear(&mut child);
@@ -402,6 +402,8 @@ fn the_first_interrupt_lets_what_runs_finish() {
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(sorted(&out(&output)).starts_with(&["ended 1".to_owned(), "ended 2".to_owned()]), "{}", out(&output));
     assert!(said.contains(" cancelled in "), "{said}");
+    let log = std::fs::read_to_string(place.path().join("log")).expect("a log");
+    assert_eq!(log.lines().count(), 51, "what was withdrawn has ended too: {log}");
     assert!(pids(place.path()).len() < 50);
 }
 
@@ -492,4 +494,166 @@ fn what_was_told_to_live_on_without_its_terminal_does() {
     std::fs::write(place.path().join("go"), "").expect("written");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!((out(&output).as_str(), output.status.code()), ("ended\n", Some(0)), "{}", err(&output));
+}
+
+#[test]
+fn a_log_goes_by_the_numbers_of_the_tasks() {
+    let place = tempfile::tempdir().expect("a directory");
+    let run_in = |options: &[&str], words: &[&str]| {
+        let words = [&["run", "-k", "--joblog", "log"], options, words].concat();
+        let output = filch(&words).current_dir(place.path()).output().expect("the binary runs");
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", err(&output));
+        out(&output)
+    };
+    let words = ["--", "sh", "-c", "echo $FILCH_TASK"];
+    let cases = [
+        ("1-3", "2-6", "4\n5\n6\n"),
+        ("2-6", "1-3", "1\n"),
+        ("0-2", "0-4", "3\n4\n"),
+        ("1-9:4", "1-9:2", "3\n7\n"),
+        ("-2-0", "-1-1", "1\n"),
+    ];
+    for (first, second, expected) in cases {
+        run_in(&["--array", first], &words);
+        assert_eq!(run_in(&["--resume", "--array", second], &words), expected, "{first}, then {second}");
+    }
+    // Inputs are numbered from 1.
+    run_in(&[], &["echo", ":::", "a", "b"]);
+    assert_eq!(run_in(&["--resume"], &["echo", ":::", "a", "b", "c"]), "c\n");
+    std::fs::write(place.path().join("lines"), "a\nb\nc\nd\n").expect("written");
+    assert_eq!(run_in(&["--resume", "--each-line", "lines"], &["--", "echo"]), "d\n");
+    let log = std::fs::read_to_string(place.path().join("log")).expect("a log");
+    let mut numbers: Vec<&str> = log.lines().skip(1).filter_map(|line| line.split('\t').next()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, ["1", "2", "3", "4"]);
+}
+
+#[test]
+fn records_for_programs_are_in_order_too_if_wished() {
+    let output =
+        run(&["run", "-k", "--json", "-j", "3", "sh", "-c", "sleep 0.$1; echo $1", "x", "{}", ":::", "5", "1", "3"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let lines: Vec<serde_json::Value> =
+        out(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: Vec<Option<&str>> = lines.iter().map(|line| line["stdout"].as_str()).collect();
+    assert_eq!(told, [Some("5\n"), Some("1\n"), Some("3\n"), None]);
+    assert_eq!((lines[3]["summary"]["completed"].as_u64(), err(&output).as_str()), (Some(3), ""));
+}
+
+#[test]
+fn the_log_has_what_never_ran_and_it_is_run_when_the_job_goes_on() {
+    let place = tempfile::tempdir().expect("a directory");
+    let in_place = |arguments: &[&str]| filch(arguments).current_dir(place.path()).output().expect("the binary runs");
+    let endings = |log: &str| -> Vec<String> {
+        let log = std::fs::read_to_string(place.path().join(log)).expect("a log");
+        let lines = log.lines().skip(1).map(|line| line.split('\t').collect::<Vec<_>>());
+        sorted(&lines.map(|of| format!("{} {} {} {}\n", of[0], of[1], of[6], of[7])).collect::<String>())
+    };
+    let job = "tasks:\n  - { name: a, command: 'test -e go || exit 3' }\n  - { name: b, command: 'echo b', after: a }\n\
+               \x20 - { name: c, command: 'echo c', after: b, on_parent_failure: skip }\n";
+    std::fs::write(place.path().join("job.yaml"), job).expect("written");
+    let words = ["run", "-k", "--joblog", "log", "--resume", "--file", "job.yaml"];
+    assert_eq!(in_place(&words).status.code(), Some(1));
+    assert_eq!(endings("log"), ["1 w1 3 0", "2 - -1 0", "3 - -1 0"]);
+    std::fs::write(place.path().join("go"), "").expect("written");
+    assert_eq!(out(&in_place(&words)), "b\nc\n");
+    // Nobody can run it.
+    assert_eq!(in_place(&["run", "--joblog", "other", "--requires", "x", "--", "echo"]).status.code(), Some(1));
+    assert_eq!(endings("other"), ["1 - -1 0"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn whoever_looks_on_sees_what_runs_before_anything_has_ended() {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("there is no `script` here, which lends a terminal");
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let job = "run --slots 2 --array 1-4 --shell -- 'while ! test -e go; do sleep 0.05; done'";
+    let mut command = Command::new("script");
+    command.args(["-qec", &format!("{} {job}", env!("CARGO_BIN_EXE_filch")), "/dev/null"]);
+    command.current_dir(place.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    let mut shown = child.stdout.take().expect("a pipe");
+    let (mut text, mut bytes) = (String::new(), [0; 4096]);
+    let until = Instant::now() + Duration::from_secs(20);
+    let is_seen = |text: &str| text.contains("0/4 running 2 · done 0 · failed 0 · stolen 0");
+    while !is_seen(&text) && Instant::now() < until {
+        let length = shown.read(&mut bytes).expect("readable");
+        text += &String::from_utf8_lossy(&bytes[..length]);
+    }
+    // Whatever was seen, nothing is left behind.
+    std::fs::write(place.path().join("go"), "").expect("written");
+    let mut rest = String::new();
+    shown.read_to_string(&mut rest).expect("readable");
+    assert!(child.wait().expect("it ends").success() && rest.contains("4 done in "), "{rest}");
+    assert!(is_seen(&text) && !text.contains("left"), "{text}");
+}
+
+#[test]
+fn a_request_to_end_is_no_interrupt() {
+    let place = tempfile::tempdir().expect("a directory");
+    let script = "echo $$ > {n}.pid; while ! test -e go; do sleep 0.05; done; echo ended {n}";
+    let mut command = filch(&["run", "--slots", "2", "--array", "1-50", "--shell", "--", script]);
+    let mut child = command.current_dir(place.path()).spawn().expect("the binary runs");
+    wait_for("two tasks run", || begun(place.path(), 2));
+    let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+    common::signal(child.id(), "TERM");
+    let mut line = String::new();
+    said.read_line(&mut line).expect("readable");
+    assert_eq!(line, "stopping: what runs may finish; a second SIGTERM kills it\n");
+    std::fs::write(place.path().join("go"), "").expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(143), "{}", rest(said));
+    assert!(out(&output).contains("ended 1\n"), "{}", out(&output));
+}
+
+// Other systems have no device that is always full.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_written_is_named() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("a device");
+    for options in [&[][..], &["-k"], &["--json"], &["--dry-run"]] {
+        let words = [&["run"], options, &["--", "echo", "x"]].concat();
+        let output = filch(&words).stdout(full()).output().expect("the binary runs");
+        assert_eq!(output.status.code(), Some(1), "{options:?}: {}", err(&output));
+        assert!(
+            err(&output).contains("cannot write to standard output: No space left"),
+            "{options:?}: {}",
+            err(&output)
+        );
+    }
+    let output = run(&["run", "--joblog", "/dev/full", "--", "true"]);
+    assert!(err(&output).contains("cannot write the log `/dev/full`: No space left"), "{}", err(&output));
+    let place = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(place.path().join("1.out")).expect("made");
+    let place = place.path().to_str().expect("text");
+    let output = run(&["run", "--out", place, "--", "echo"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains(&format!("cannot write `{place}/1.out`: Is a directory")), "{}", err(&output));
+    for words in [&["job", "show"][..], &["job", "wait"], &["job", "retry"], &["task", "list"], &["trace", "export"]] {
+        let output = run(&[words, &["abc"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(err(&output).contains("a job has a number, such as 12"), "{words:?}: {}", err(&output));
+    }
+}
+
+#[test]
+fn no_jobs_at_all_cannot_be_asked_for() {
+    let output = run(&["job", "list", "--limit", "0"]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("'--limit <N>'"), "{}", err(&output));
+}
+
+#[test]
+fn help_says_how_much_of_an_output_is_kept() {
+    for command in ["run", "submit"] {
+        let help = out(&run(&[command, "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            help.contains("1M for `filch run`, 64K for `filch submit` if nothing is said, and at most 16M"),
+            "{help}"
+        );
+        assert!(help.contains("of each no more than --keep says"), "{help}");
+    }
 }

@@ -35,8 +35,8 @@ enum Command {
     #[command(visible_alias = "ls")]
     List {
         /// At most so many.
-        #[arg(long, short = 'n', default_value_t = 20, value_name = "N")]
-        limit: usize,
+        #[arg(long, short = 'n', default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
         /// Print an array of objects instead.
         #[arg(long)]
         json: bool,
@@ -44,6 +44,7 @@ enum Command {
     /// Show a job.
     Show {
         /// Its number.
+        #[arg(value_parser = super::job_number)]
         job: u64,
         /// Print an object instead.
         #[arg(long)]
@@ -52,7 +53,7 @@ enum Command {
     /// Wait until jobs are over. Exits with 0 if all of their tasks ended well, and with 1 if some did not.
     Wait {
         /// Their numbers.
-        #[arg(required = true, value_name = "JOB")]
+        #[arg(required = true, value_name = "JOB", value_parser = super::job_number)]
         jobs: Vec<u64>,
         /// Print an array of objects when they are over.
         #[arg(long)]
@@ -61,7 +62,7 @@ enum Command {
     /// Run again what did not end well of jobs that are over, each as a new job. Prints their numbers.
     Retry {
         /// Numbers of jobs.
-        #[arg(required = true, value_name = "JOB")]
+        #[arg(required = true, value_name = "JOB", value_parser = super::job_number)]
         jobs: Vec<u64>,
         /// Print an array of objects instead.
         #[arg(long)]
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     runtime::ask(async {
         let client = args.reach.client().await?;
         match &args.command {
-            Command::List { limit, json } => list(&client, *limit, *json).await,
+            Command::List { limit, json } => list(&client, *limit as usize, *json).await,
             Command::Show { job, json } => show(&client, *job, *json).await,
             Command::Wait { jobs, json } => wait(&client, jobs, *json).await,
             Command::Cancel { names } => cancel(&client, names).await,

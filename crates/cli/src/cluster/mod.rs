@@ -17,6 +17,11 @@ use filch_node::dial::Dial;
 
 use crate::job::Usage;
 
+/// The number of a job, as somebody wrote it.
+fn job_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "a job has a number, such as 12; `filch job list` shows them".to_owned())
+}
+
 /// How the coordinator is found.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Reach {

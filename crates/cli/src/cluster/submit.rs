@@ -127,6 +127,7 @@ async fn wait(client: &Client, plan: &Arc<Plan>, log: Option<JobLog>, args: &Arg
     let (submitted, said) = client.submit_and_follow(plan.submit()).await?;
     let screen = Screen::begin(live)?;
     screen.say(&format!("job {}", submitted.job));
+    screen.look(client, submitted.job).await;
     follow(submitted.job, said, screen).await
 }
 

@@ -35,6 +35,7 @@ enum Command {
     #[command(visible_alias = "ls")]
     List {
         /// The number of the job.
+        #[arg(value_parser = super::job_number)]
         job: u64,
         /// Only those with this status, such as failed, running or queued.
         #[arg(long, value_name = "STATUS", value_parser = STATUSES)]
@@ -251,12 +252,12 @@ async fn logs(client: &Client, name: &str, follow: bool) -> anyhow::Result<ExitC
         match next? {
             Said::Output(chunk) if chunk.stderr => {
                 let mut err = std::io::stderr().lock();
-                err.write_all(&chunk.bytes)?;
+                err.write_all(&chunk.bytes).map_err(|error| output::unwritten("to standard error", &error))?;
             }
             Said::Output(chunk) => {
                 let mut out = std::io::stdout().lock();
-                out.write_all(&chunk.bytes)?;
-                out.flush()?;
+                let written = out.write_all(&chunk.bytes).and_then(|()| out.flush());
+                written.map_err(|error| output::unwritten("to standard output", &error))?;
             }
             Said::Done(_) => break,
             _ => {}

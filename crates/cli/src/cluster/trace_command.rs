@@ -33,6 +33,7 @@ enum Command {
     /// there now.
     Export {
         /// The number of the job.
+        #[arg(value_parser = super::job_number)]
         job: u64,
         /// The file; standard output if nothing is said.
         #[arg(long, short = 'o', value_name = "FILE", value_hint = clap::ValueHint::FilePath)]

@@ -5,10 +5,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Usage;
 use super::plan::Tasks;
+use crate::output;
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
@@ -16,13 +17,14 @@ const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\t
 #[derive(Debug)]
 pub(crate) struct JobLog {
     file: File,
+    path: PathBuf,
 }
 
 /// A task that ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Line<'a> {
-    /// Its position, from 1.
-    pub(crate) seq: u64,
+    /// What people call it: its number.
+    pub(crate) seq: i64,
     /// Who ran it.
     pub(crate) host: &'a str,
     /// When it began, in seconds since 1970.
@@ -59,7 +61,7 @@ impl JobLog {
         let begin = || {
             let mut file = File::create(path)?;
             file.write_all(HEADER.as_bytes())?;
-            Ok(JobLog { file })
+            Ok(JobLog { file, path: path.to_owned() })
         };
         begin().map_err(|error: io::Error| unusable(path, &error))
     }
@@ -75,7 +77,7 @@ impl JobLog {
             Err(error) => return Err(unusable(path, &error)),
         };
         let (done, end) = read(&file, path, tasks)?;
-        let mut log = JobLog { file };
+        let mut log = JobLog { file, path: path.to_owned() };
         let go_on = |log: &mut JobLog| {
             // What follows is a line that was not finished.
             log.file.set_len(end)?;
@@ -92,7 +94,8 @@ impl JobLog {
         let text = format!(
             "{seq}\t{host}\t{start_s:.3}\t{runtime_s:10.3}\t{send}\t{receive}\t{exit_code}\t{signal}\t{command}\n"
         );
-        self.file.write_all(text.as_bytes())
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| output::unwritten(&format!("the log `{}`", self.path.display()), &error))
     }
 }
 
@@ -117,9 +120,11 @@ fn read(file: &File, path: &Path, tasks: &Tasks) -> Result<(Done, u64), Usage> {
         if number == 1 {
             check_header(&line, path)?;
         } else {
-            let (position, succeeded) = check_line(line.trim_end_matches('\n'), tasks)
+            let about = check_line(line.trim_end_matches('\n'), tasks)
                 .map_err(|why| refused(format!("line {number} of `{}` {why}", path.display())))?;
-            done.0[position] = succeeded;
+            if let Some((position, succeeded)) = about {
+                done.0[position as usize] = succeeded;
+            }
         }
         end += length as u64;
     }
@@ -134,22 +139,26 @@ fn refused(message: String) -> Usage {
         .help("--resume goes on with a log of the very same job; name another file, or run without --resume")
 }
 
-/// Which task a line is about, and whether it ended well.
-fn check_line(line: &str, tasks: &Tasks) -> Result<(usize, bool), String> {
+/// The position of the task that a line is about, and whether it ended well; none if it is one of another part of the array.
+fn check_line(line: &str, tasks: &Tasks) -> Result<Option<(u32, bool)>, String> {
     let columns: Vec<&str> = line.splitn(9, '\t').collect();
     let [seq, _, _, _, _, _, exit, signal, command] = columns.as_slice() else {
         return Err("does not have nine columns".to_owned());
     };
-    let position: u32 =
-        seq.parse::<u32>().ok().and_then(|seq| seq.checked_sub(1)).ok_or("does not begin with a number")?;
-    if position >= tasks.all() {
-        return Err(format!("is about task {seq}, and this job has {}", tasks.all()));
-    }
+    let number: i64 = seq.parse().map_err(|_| "does not begin with a number")?;
+    let Some(position) = tasks.position_of(number) else {
+        // The numbers of an array mean the same whichever of them are asked for; those of a list only count it.
+        return if tasks.are_an_array() {
+            Ok(None)
+        } else {
+            Err(format!("is about task {seq}, and this job has {}", tasks.all()))
+        };
+    };
     let expected = tasks.command(position);
     if *command != expected {
         return Err(format!("is about another command:\n  there {command}\n  here  {expected}"));
     }
-    Ok((position as usize, *exit == "0" && *signal == "0"))
+    Ok(Some((position, *exit == "0" && *signal == "0")))
 }
 
 #[cfg(test)]
@@ -169,7 +178,7 @@ mod tests {
         Args::try_parse_from([&["run"], words].concat()).unwrap().job.plan(&Surroundings::default()).unwrap()
     }
 
-    fn line<'a>(seq: u64, exit_code: i32, command: &'a str) -> Line<'a> {
+    fn line<'a>(seq: i64, exit_code: i32, command: &'a str) -> Line<'a> {
         Line {
             seq,
             host: "w1",
@@ -215,7 +224,7 @@ mod tests {
         let other = plan(&["--array", "1-4", "--", "cat", "{n}"]);
         let wrong = JobLog::resume(&path, &other.tasks).unwrap_err().to_string();
         assert!(wrong.contains("line 2 of") && wrong.contains("there echo 2\n  here  cat 2"), "{wrong}");
-        let short = plan(&["--array", "1-1", "--", "echo", "{n}"]);
+        let short = plan(&["echo", ":::", "2"]);
         let wrong = JobLog::resume(&path, &short.tasks).unwrap_err().to_string();
         assert!(wrong.contains("is about task 2, and this job has 1"), "{wrong}");
         std::fs::write(&path, "something else\n").unwrap();

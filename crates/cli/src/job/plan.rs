@@ -123,6 +123,22 @@ impl Tasks {
         }
     }
 
+    /// The position of the task that people call by this number.
+    pub(crate) fn position_of(&self, number: i64) -> Option<u32> {
+        let (first, step) = match &self.shape {
+            Shape::Alike(alike) => (alike.first, alike.step),
+            Shape::Graph(_) => (1, 1),
+        };
+        let (offset, step) = (i128::from(number) - i128::from(first), i128::from(step.max(1)));
+        let position = u32::try_from(offset / step).ok().filter(|_| offset % step == 0)?;
+        (position < self.all()).then_some(position)
+    }
+
+    /// Whether their numbers were asked for, and do not only count inputs or the tasks of a file.
+    pub(crate) fn are_an_array(&self) -> bool {
+        matches!(&self.shape, Shape::Alike(alike) if alike.work.placeholders && alike.inputs.is_none())
+    }
+
     /// Its name, if it has one.
     pub(crate) fn name(&self, position: u32) -> Option<&str> {
         match &self.shape {
@@ -315,6 +331,21 @@ mod tests {
         let mut some = plan(&["echo", ":::", "a", "b", "c"]).unwrap();
         some.leave_out(|position| position == 1);
         assert_eq!(array(&some).0.inputs, ["a", "c"]);
+    }
+
+    #[test]
+    fn numbers_lead_to_positions() {
+        let positions = |words: &[&str], numbers: [i64; 5]| {
+            let plan = plan(words).unwrap();
+            numbers.map(|number| plan.tasks.position_of(number))
+        };
+        let array = ["--array", "-1-8:3", "--", "echo"];
+        assert_eq!(positions(&array, [-1, 2, 8, 0, 11]), [Some(0), Some(1), Some(3), None, None]);
+        assert_eq!(positions(&array, [-4, -2, i64::MIN, i64::MAX, 5]), [None, None, None, None, Some(2)]);
+        let list = ["echo", ":::", "a", "b"];
+        assert_eq!(positions(&list, [0, 1, 2, 3, -1]), [None, Some(0), Some(1), None, None]);
+        let is_array = |words: &[&str]| plan(words).unwrap().tasks.are_an_array();
+        assert!(is_array(&array) && !is_array(&list) && !is_array(&["--", "echo"]));
     }
 
     #[test]

@@ -77,7 +77,8 @@ pub(crate) struct TermArgs {
     #[arg(long = "type", value_name = "NAME", help_heading = "What it is")]
     #[serde(rename = "type")]
     pub(crate) task_type: Option<String>,
-    /// Bytes of each output of a task that are kept: half from its beginning, half from its end.
+    /// Bytes of each output of a task that are kept: half from its beginning, half from its end. 1M for `filch run`, 64K for
+    /// `filch submit` if nothing is said, and at most 16M.
     #[arg(long, value_name = "SIZE", help_heading = "What it is")]
     pub(crate) keep: Option<Size>,
 }

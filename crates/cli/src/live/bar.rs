@@ -1,10 +1,11 @@
 //! The bar at the bottom of a terminal while a job runs; lines now and then where there is no terminal and it is wished.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use filch_core::wire::talk::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, HumanFloatCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::tally::Tally;
 use crate::output;
@@ -30,6 +31,7 @@ impl Bar {
         let bar = if terminal && !unwished {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
             bar.set_style(style());
+            bar.set_message(counts(&Progress::default()));
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
         } else {
@@ -57,7 +59,10 @@ impl Bar {
             self.told.completed = done.max(self.told.completed);
             self.told.failed = failed.max(self.told.failed);
             self.told.stolen = self.told.stolen.max(tally.stolen);
-            self.draw(ended_of(&self.told));
+            let ended = ended_of(&self.told);
+            // What has ended does not run, whatever was told before.
+            self.told.running = self.told.running.min(self.total.saturating_sub(ended));
+            self.draw(ended);
         }
     }
 
@@ -127,15 +132,31 @@ impl<W: Write> Write for Beside<'_, W> {
 pub(super) struct Herald(ProgressBar);
 
 impl Herald {
+    /// Whether somebody looks at the bar.
+    pub(super) fn has_onlooker(&self) -> bool {
+        !self.0.is_hidden()
+    }
+
     pub(super) fn say(&self, text: &str) {
         if self.0.is_hidden() { output::note(text) } else { self.0.suspend(|| output::note(text)) }
     }
 }
 
 fn style() -> ProgressStyle {
-    let template = "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg} · {per_sec}, {eta} left";
-    ProgressStyle::with_template(template)
-        .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("█▉░"))
+    let template = "[{elapsed_precise}] {bar:24.cyan/blue} {pos}/{len} {msg}{pace}";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.progress_chars("█▉░").with_key("pace", |state: &ProgressState, to: &mut dyn fmt::Write| {
+        // It goes to memory, which does not fail.
+        let _ = to.write_str(&pace(state.pos(), state.per_sec(), state.eta()));
+    })
+}
+
+/// How fast it goes and how long it will take: nobody knows before something has ended.
+fn pace(ended: u64, per_second: f64, left: Duration) -> String {
+    if ended == 0 {
+        return String::new();
+    }
+    format!(" · {}/s, {:#} left", HumanFloatCount(per_second), HumanDuration(left))
 }
 
 fn ended_of(progress: &Progress) -> u64 {
@@ -156,6 +177,22 @@ fn counts(progress: &Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_is_told_once_something_has_ended() {
+        assert_eq!(pace(0, 0.0, Duration::ZERO), "");
+        assert_eq!(pace(3, 0.5, Duration::from_secs(8)), " · 0.5/s, 8s left");
+    }
+
+    #[test]
+    fn what_has_ended_does_not_run() {
+        let mut bar = Bar::new(3, false, true);
+        bar.show(&Progress { total: 3, running: 2, ..Progress::default() });
+        let mut tally = Tally::new();
+        tally.completed = 2;
+        bar.ended(&tally);
+        assert_eq!(counts(&bar.told), "running 1 · done 2 · failed 0 · stolen 0");
+    }
 
     #[test]
     fn counts_are_told_in_words() {

@@ -58,16 +58,17 @@ fn dry_run(plan: &Plan, as_json: bool) -> anyhow::Result<ExitCode> {
 /// How a job is followed.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LiveArgs {
-    /// Write the outputs of each task to DIR/NUMBER.out and DIR/NUMBER.err instead of showing them.
+    /// Write the outputs of each task to DIR/NUMBER.out and DIR/NUMBER.err instead of showing them; of each no more than --keep
+    /// says.
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, help_heading = "What is shown")]
     out: Option<PathBuf>,
-    /// Write a line for each task that ended, as GNU parallel does.
+    /// Write a line for each task that ended, as GNU parallel does; Exitval is -1 for one that was not run.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, help_heading = "What is shown")]
     joblog: Option<PathBuf>,
     /// Skip the tasks that the log says ended well, and go on with it.
     #[arg(long, alias = "resume-failed", requires = "joblog", help_heading = "What is shown")]
     resume: bool,
-    /// Show the outputs in the order of the tasks, whoever ended first.
+    /// Show the outputs, or the objects of --json, in the order of the tasks, whoever ended first.
     #[arg(long, short = 'k', conflicts_with = "out", help_heading = "What is shown")]
     keep_order: bool,
     /// Print a JSON object for each task that ended, and one with a summary at the end.
@@ -120,8 +121,8 @@ impl LiveArgs {
     fn sink(&self) -> Result<Sink, Usage> {
         match &self.out {
             Some(directory) => Sink::files(directory),
-            None if self.json => Ok(Sink::Nowhere),
             None if self.keep_order => Ok(Sink::in_order()),
+            None if self.json => Ok(Sink::Nowhere),
             None => Ok(Sink::Streams),
         }
     }
@@ -151,6 +152,8 @@ pub(crate) enum Finish {
     ReaderGone,
     /// Somebody at the keyboard stopped it.
     Interrupted,
+    /// Somebody asked this process to end.
+    Terminated,
     /// Its terminal was closed.
     HungUp,
 }
@@ -158,7 +161,8 @@ pub(crate) enum Finish {
 impl From<Wish> for Finish {
     fn from(wish: Wish) -> Finish {
         match wish {
-            Wish::End => Finish::Interrupted,
+            Wish::Interrupt => Finish::Interrupted,
+            Wish::Terminate => Finish::Terminated,
             Wish::HangUp => Finish::HungUp,
         }
     }
@@ -166,11 +170,12 @@ impl From<Wish> for Finish {
 
 impl Finish {
     /// As a shell tells that a signal ended a program: 1 for a terminal that is closed, 2 for Ctrl-C, 13 for a pipe without a
-    /// reader.
+    /// reader, 15 for a request to end.
     pub(crate) fn status(self, all_well: bool) -> u8 {
         match self {
             Finish::Whole => u8::from(!all_well),
-            Finish::Interrupted => Wish::End.status(),
+            Finish::Interrupted => Wish::Interrupt.status(),
+            Finish::Terminated => Wish::Terminate.status(),
             Finish::HungUp => Wish::HangUp.status(),
             Finish::ReaderGone => 141,
         }
@@ -214,20 +219,23 @@ impl Live {
         let number = tasks.number(position);
         self.tally.ended(ended, || what(tasks, position));
         self.bar.ended(&self.tally);
-        if let Some(log) = &mut self.log
-            && ended.attempts > 0
-            && ended.status != "cancelled"
-        {
-            log.append(&line(ended, position, &tasks.command(position)))?;
-        }
-        if self.json {
-            let object = task_json(ended, position, tasks, matches!(self.sink, Sink::Files(_)));
-            let outcome = self.bar.streams().0.write_all(format!("{object}\n").as_bytes());
-            self.shown(outcome)?;
+        if let Some(log) = &mut self.log {
+            log.append(&line(ended, number, &tasks.command(position)))?;
         }
         let none = Ending::default();
         let ending = ended.ending.as_deref().unwrap_or(&none);
-        let outputs = (ending.stdout.clone(), ending.stderr.clone());
+        let mut outputs = (ending.stdout.clone(), ending.stderr.clone());
+        if self.json {
+            let object = task_json(ended, position, tasks, matches!(self.sink, Sink::Files(_)));
+            let record = format!("{object}\n");
+            if matches!(self.sink, Sink::InOrder(_)) {
+                // It waits for its turn in the place of the outputs that it tells of.
+                outputs = (Bytes::from(record), Bytes::new());
+            } else {
+                let outcome = self.bar.streams().0.write_all(record.as_bytes());
+                self.shown(outcome.map_err(|error| output::unwritten("to standard output", &error)))?;
+            }
+        }
         let silent = outputs.0.is_empty() && outputs.1.is_empty() && matches!(self.sink, Sink::Streams);
         if silent {
             return Ok(());
@@ -298,7 +306,7 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
     format!("{start}…")
 }
 
-fn line<'a>(ended: &'a Ended, position: u32, command: &'a str) -> Line<'a> {
+fn line<'a>(ended: &'a Ended, number: i64, command: &'a str) -> Line<'a> {
     let ending = ended.ending.as_deref();
     let succeeded = ended.status == "completed";
     let unknown = if succeeded { 0 } else { -1 };
@@ -306,7 +314,7 @@ fn line<'a>(ended: &'a Ended, position: u32, command: &'a str) -> Line<'a> {
     let exit_code = ending.and_then(|ending| ending.exit_code).unwrap_or(if signal != 0 { 0 } else { unknown });
     let received = |ending: &Ending| ending.stdout.len() as u64 + ending.stdout_left_out;
     Line {
-        seq: u64::from(position) + 1,
+        seq: number,
         host: if ended.worker.is_empty() { "-" } else { &ended.worker },
         start_s: ended.began_nanos as f64 / 1e9,
         runtime_s: ended.ran_nanos as f64 / 1e9,

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use filch_core::wire::talk::Said;
+use filch_core::wire::talk::{Progress, Said};
+use filch_node::client::Client;
+use filch_node::view::{JobView, Query};
 use tokio::sync::{Notify, oneshot};
 
 use super::bar::Herald;
@@ -65,6 +67,27 @@ impl Screen {
         // If the thread has ended, `changed` tells why.
         let _ = self.to.send(Item::Said(Box::new(said)));
         is_over
+    }
+
+    /// Shows how a job goes that was just submitted, if somebody looks on. What was said of it before the submission was
+    /// answered went unheard, and nothing more may come for as long as the first tasks run.
+    pub(crate) async fn look(&self, client: &Client, job: u64) {
+        if !self.herald.has_onlooker() {
+            return;
+        }
+        // Whoever follows the job hears why nothing can be asked.
+        if let Ok(view) = client.query::<JobView>(&Query::Job { job }).await {
+            self.said(Said::Progress(Progress {
+                job,
+                total: view.tasks,
+                running: view.running,
+                completed: view.completed,
+                failed: view.failed,
+                cancelled: view.cancelled,
+                skipped: view.skipped,
+                stolen: view.stolen,
+            }));
+        }
     }
 
     /// Whether so much waits that nothing more should come.

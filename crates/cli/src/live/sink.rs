@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use crate::job::Usage;
+use crate::output::unwritten;
 
 /// Bytes of outputs that wait in memory.
 const IN_MEMORY: usize = 32 << 20;
@@ -72,8 +73,12 @@ impl Sink {
             Sink::Streams => to.write(&outputs.0, &outputs.1),
             Sink::InOrder(waiting) => waiting.task(index, outputs, to),
             Sink::Files(directory) => {
-                std::fs::write(directory.join(format!("{number}.out")), &outputs.0)?;
-                std::fs::write(directory.join(format!("{number}.err")), &outputs.1)
+                for (end, output) in [("out", &outputs.0), ("err", &outputs.1)] {
+                    let path = directory.join(format!("{number}.{end}"));
+                    std::fs::write(&path, output)
+                        .map_err(|error| unwritten(&format!("`{}`", path.display()), &error))?;
+                }
+                Ok(())
             }
         }
     }
@@ -98,7 +103,8 @@ impl Waiting {
             }
             return Ok(());
         }
-        let held = self.hold(outputs)?;
+        let held =
+            self.hold(outputs).map_err(|error| unwritten("outputs that wait for their turn to a file", &error))?;
         self.held.insert(index, held);
         Ok(())
     }
@@ -155,12 +161,12 @@ pub(crate) struct Streams<'a> {
 impl Streams<'_> {
     fn write(&mut self, out: &[u8], err: &[u8]) -> io::Result<()> {
         if !err.is_empty() {
-            self.err.write_all(err)?;
-            self.err.flush()?;
+            let written = self.err.write_all(err).and_then(|()| self.err.flush());
+            written.map_err(|error| unwritten("to standard error", &error))?;
         }
         if !out.is_empty() {
-            self.out.write_all(out)?;
-            self.out.flush()?;
+            let written = self.out.write_all(out).and_then(|()| self.out.flush());
+            written.map_err(|error| unwritten("to standard output", &error))?;
         }
         Ok(())
     }

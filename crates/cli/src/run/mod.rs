@@ -1,7 +1,7 @@
 //! `filch run`: a job on this machine, with a coordinator and workers of its own.
 //!
-//! Ctrl-C stops starting: workers finish what they run, and the rest is withdrawn. A second one kills what runs, and so does
-//! the end of the terminal. Either way nothing that was started here runs on.
+//! Ctrl-C and SIGTERM stop starting: workers finish what they run, and the rest is withdrawn. A second one kills what runs, and
+//! so does the end of the terminal. Either way nothing that was started here runs on.
 
 mod house;
 
@@ -22,8 +22,8 @@ use house::{House, Offer, Size};
 /// Run commands on this machine, many at once.
 ///
 /// Starts a coordinator and workers, runs one task or very many, shows how it goes and ends when all of them ended. Exits
-/// with 0 if all ended well, 1 if some did not, 2 if it was called wrongly, 130 after Ctrl-C, which lets what runs finish
-/// (a second one kills it), 129 if its terminal is closed, and 141 if whoever reads its output goes away before the job is
+/// with 0 if all ended well, 1 if some did not, 2 if it was called wrongly, 130 after Ctrl-C and 143 after
+/// SIGTERM, which let what runs finish (a second one kills it), 129 if its terminal is closed, and 141 if whoever reads its output goes away before the job is
 /// over; both kill what runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -135,6 +135,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 async fn follow(house: &mut House, plan: &Plan, live: Live, mut interrupts: Interrupts) -> anyhow::Result<ExitCode> {
     let (submitted, mut said) = house.client.submit_and_follow(plan.submit()).await?;
     let mut screen = Screen::begin(live)?;
+    screen.look(&house.client, submitted.job).await;
     let (mut presses, mut finish, mut deserted) = (0, Finish::Whole, false);
     loop {
         tokio::select! {
@@ -156,12 +157,12 @@ async fn follow(house: &mut House, plan: &Plan, live: Live, mut interrupts: Inte
             }
             wish = interrupts.next() => {
                 (presses, finish) = match wish {
-                    Wish::End => (presses + 1, finish.max(Finish::Interrupted)),
+                    Wish::Interrupt | Wish::Terminate => (presses + 1, finish.max(wish.into())),
                     // Nobody is there to press twice.
                     Wish::HangUp => (presses + 2, Finish::HungUp),
                 };
                 if presses == 1 {
-                    screen.say("stopping: what runs may finish; Ctrl-C again kills it");
+                    screen.say(&format!("stopping: what runs may finish; {} kills it", wish.again()));
                     house.drain();
                 } else {
                     house.stop();

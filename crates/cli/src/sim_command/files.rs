@@ -99,7 +99,8 @@ impl Files {
                     let mut out = BufWriter::new(file);
                     write(what, &path, &mut out, world, outcome).and_then(|()| Ok(out.flush()?)).with_context(words)?;
                 }
-                None => write(what, &path, &mut std::io::stdout().lock(), world, outcome)?,
+                None => write(what, &path, &mut std::io::stdout().lock(), world, outcome)
+                    .context("cannot write to standard output")?,
             }
         }
         Ok(())
