@@ -14,6 +14,7 @@ mod live;
 mod machine;
 mod man;
 mod output;
+mod packing;
 mod run;
 mod runtime;
 mod settings;

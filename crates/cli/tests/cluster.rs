@@ -72,9 +72,13 @@ fn jobs_are_submitted_followed_shown_and_explained() {
 
     assert!(cluster.told(&["stats"]).contains("workers connected        1\n"));
     assert_eq!(cluster.json(&["stats", "--json"])["settled"].as_u64(), Some(9));
-    cluster.told(&["trace", "export", job, "-o", "job.jsonl"]);
-    let played = cluster.json(&["sim", "run", "job.jsonl", "--json"]);
-    assert_eq!(played["tasks"]["completed"].as_u64(), Some(3), "{played}");
+    for (file, begins) in [("job.jsonl", b"{\""), ("job.jsonl.gz", b"\x1f\x8b")] {
+        cluster.told(&["trace", "export", job, "-o", file]);
+        let bytes = std::fs::read(cluster.place.path().join(file)).expect("a file");
+        assert!(bytes.starts_with(begins), "{file} is what its name says");
+        let played = cluster.json(&["sim", "run", file, "--json"]);
+        assert_eq!(played["tasks"]["completed"].as_u64(), Some(3), "{played}");
+    }
 }
 
 #[test]

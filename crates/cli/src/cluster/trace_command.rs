@@ -12,7 +12,7 @@ use filch_node::view::{JobView, Query, TaskView, TraceView, WorkerView};
 use serde_json::{Value, json};
 
 use super::Reach;
-use crate::{output, runtime};
+use crate::{output, packing, runtime};
 
 /// Export jobs for the simulator.
 #[derive(Debug, clap::Args)]
@@ -35,8 +35,8 @@ enum Command {
         /// The number of the job.
         #[arg(value_parser = super::job_number)]
         job: u64,
-        /// The file; standard output if nothing is said.
-        #[arg(long, short = 'o', value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+        /// The file, gzipped if its name ends with .gz; standard output if nothing is said.
+        #[arg(long, short = 'o', value_name = "OUT.jsonl[.gz]", value_hint = clap::ValueHint::FilePath)]
         output: Option<PathBuf>,
     },
 }
@@ -52,9 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(path) => {
                 let words = || format!("cannot write `{}`", path.display());
                 let mut file = BufWriter::new(File::create(path).with_context(words)?);
-                let left_out = write(&mut file, &view, &tasks, &workers).with_context(words)?;
-                file.flush().with_context(words)?;
-                left_out
+                packing::write(path, &mut file, |out| write(out, &view, &tasks, &workers)).with_context(words)?
             }
             None => {
                 let mut text = Vec::new();
@@ -71,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes the lines; how many tasks have no duration and are left out.
-fn write(out: &mut impl Write, job: &JobView, tasks: &[TraceView], workers: &[WorkerView]) -> anyhow::Result<usize> {
+fn write(out: &mut dyn Write, job: &JobView, tasks: &[TraceView], workers: &[WorkerView]) -> anyhow::Result<usize> {
     writeln!(out, "{}", header(job, tasks, workers))?;
     let has_ended = |traced: &&TraceView| traced.task.ran_s.is_some() && traced.task.ended_s.is_some();
     let ended: BTreeMap<u32, &TraceView> = tasks.iter().filter(has_ended).map(|one| (one.task.index, one)).collect();

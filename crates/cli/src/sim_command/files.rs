@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use filch_sim::{Outcome, World, picture, trace};
 
-use crate::output;
+use crate::{output, packing};
 
 /// Which files, and where.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -113,8 +113,9 @@ fn write(what: What, path: &Path, out: &mut dyn Write, world: &World, outcome: &
         What::Gantt => out.write_all(picture::gantt(world, outcome).as_bytes())?,
         What::Report => out.write_all(picture::report(world, outcome).as_bytes())?,
         What::Export => {
-            let packed = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gz"));
-            let left_out = trace::write(out, world.workload(), &world.setting().cluster, packed)?;
+            let left_out = packing::write(path, out, |out| {
+                Ok(trace::write(out, world.workload(), &world.setting().cluster, false)?)
+            })?;
             if !left_out.is_empty() {
                 output::warning(&format!("filch trace v1 has no words for {}; left out", left_out.join(", ")));
             }
