@@ -172,7 +172,7 @@ impl Desk {
             if seat.connection.is_some() {
                 tracing::warn!(worker = %seat.name, "lost a worker: it is connected and says nothing");
             }
-            tracing::info!(worker = %seat.name, id = %worker, "no member any more");
+            tracing::debug!(worker = %seat.name, id = %worker, "no member any more");
             if self.worker_names.get(&seat.name) == Some(&worker) {
                 self.worker_names.remove(&seat.name);
             }
