@@ -120,7 +120,6 @@ impl Desk {
         self.page.workers.push(WorkerNote { worker: worker.to_bits(), name: card.name.clone() });
         self.remember(Past::Worker { id: worker.to_bits(), name: Arc::clone(&name) });
         self.worker_names.insert(Arc::clone(&name), worker);
-        // Warnings are what people see who have not asked for more, and who comes and goes is what they look for.
         tracing::info!(worker = %name, address = %card.address, "a worker has joined");
         self.seats[at] = Some(Seat {
             id: worker,

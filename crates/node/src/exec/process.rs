@@ -28,8 +28,8 @@ static NOTHING: OnceLock<File> = OnceLock::new();
 
 /// What a thread needs to follow commands, used again for the next one.
 ///
-/// Every new program is given a copy of each descriptor that this process has, and has to close it: a tenth or two of a
-/// microsecond for each, times the slots. So threads share what they can, and what only a start needs is closed after it.
+/// Every new program is given a copy of each descriptor that this process has, and has to close it, and each slot adds to them. So
+/// threads share what they can, and what only a start needs is closed after it.
 pub(super) struct Follower {
     buffer: Vec<u8>,
     /// Readable when an order may have changed.
