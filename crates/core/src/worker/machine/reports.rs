@@ -11,8 +11,6 @@ use crate::wire::{Message, Party};
 
 /// How long a report waits for others at the most.
 const LONGEST: Span = Span::from_millis(8);
-/// How many ends it waits for.
-const TOGETHER: f64 = 16.0;
 /// How long it waits for the answer of a peer.
 const ANSWER: Span = Span::from_millis(2);
 /// Ends that wait at the most.
@@ -62,7 +60,6 @@ impl WorkerMachine {
     /// How long a report waits for others; none if there will hardly be any in time.
     pub(super) fn report_after(&self) -> Option<Span> {
         let between = self.duration_s? / f64::from(self.spec.slots);
-        let longest = LONGEST.as_secs_f64();
-        (2.0 * between <= longest).then(|| Span::from_secs_f64((TOGETHER * between).min(longest)))
+        (2.0 * between <= LONGEST.as_secs_f64()).then_some(LONGEST)
     }
 }
