@@ -99,6 +99,9 @@ pub struct Order {
     pub exclusive: bool,
     /// Counts as begun when it is handed over; its worker tells if it begins later.
     pub begins: bool,
+    /// One of an array, on which nothing waits: nobody acts on its good end alone, so that may be told of a little later,
+    /// together with others.
+    pub patient: bool,
 }
 
 /// What is known of a peer, as the coordinator spreads it.

@@ -39,6 +39,7 @@ fn order(number: u64) -> Order {
         bound: false,
         exclusive: false,
         begins: false,
+        patient: false,
     }
 }
 
@@ -92,6 +93,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         sent: Time(1_000),
     };
     let begins = Order { begins: true, ..order(5) };
+    let patient = Order { patient: true, ..order(6) };
     let ask = Ask { request: 5, capabilities: spec().capabilities, resources: spec().resources, speed: 2.0, free: 3 };
     let hello =
         Hello { spec: spec(), known: Some(worker(6)), holds: vec![held(1, 2, 3)], born: Time(5), sent: Time(8) };
@@ -104,6 +106,7 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("want", Message::Want { count: 4, sent: Time(10) }),
         ("nothing", Message::Nothing),
         ("hand", Message::Hand { number: 18, orders: vec![order(1), order(2), begins], nothing: true }),
+        ("hand patient", Message::Hand { number: 19, orders: vec![patient], nothing: false }),
         ("revoke", Message::Revoke { held: held(1, 1, 0), cause: Cause::Requested }),
         ("began", Message::Began(held(1, 1, 0))),
         ("ended", Message::Ended { held: held(1, 1, 0), ran: Span(77), end: End::Failed { retry: true } }),
@@ -338,7 +341,7 @@ fn any_held() -> impl Strategy<Value = Held> {
 fn any_order() -> impl Strategy<Value = Order> {
     let own = (any_held(), any::<u64>(), any::<u32>(), any::<u64>());
     let terms = (any::<u8>(), any::<u8>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>());
-    let more = (option::of(any::<u64>()), vec(0u32..60_000, 0..6), vec((0u32..9, 1u64..99), 0..4), any::<[bool; 3]>());
+    let more = (option::of(any::<u64>()), vec(0u32..60_000, 0..6), vec((0u32..9, 1u64..99), 0..4), any::<[bool; 4]>());
     (own, terms, more).prop_map(|(own, terms, more)| Order {
         held: own.0,
         payload: own.1,
@@ -356,6 +359,7 @@ fn any_order() -> impl Strategy<Value = Order> {
         bound: more.3[0],
         exclusive: more.3[1],
         begins: more.3[2],
+        patient: more.3[3],
     })
 }
 

@@ -513,6 +513,7 @@ mod tests {
             bound: false,
             exclusive: false,
             begins: false,
+            patient: false,
         }
     }
 

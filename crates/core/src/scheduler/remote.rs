@@ -243,7 +243,14 @@ impl Scheduler {
             bound: slotted || self.never_moves(task.priority, is_bound(task), task.signature),
             exclusive: task.waits_centrally(),
             begins: task.state == State::Running,
+            patient: self.is_patient(slot),
         })
+    }
+
+    /// Whether nobody acts on the good end of a task alone: it is one of an array, and nothing waits for it.
+    fn is_patient(&self, slot: u32) -> bool {
+        let awaited = self.tasks.extra(slot).is_some_and(|extra| !extra.dependents.is_empty());
+        self.tasks.at(slot).flags.has(Flags::ELEMENT) && !awaited
     }
 
     /// How many attempts a worker holds as far as is known, and the sum of their fingerprints.
@@ -509,5 +516,43 @@ impl Scheduler {
             let task = self.tasks.at(slot);
             (task.hop != NONE).then(|| Held { task: self.tasks.id(slot), attempt: task.attempt, hop: task.hop })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::event::Event;
+    use crate::task::TaskSpec;
+    use crate::worker::WorkerSpec;
+
+    #[test]
+    fn ends_may_be_told_late_only_of_elements_for_which_nothing_waits() {
+        let mut scheduler = Scheduler::new(&Config::default()).unwrap().with_remote_queues();
+        let mut step = |event| {
+            let mut actions = Vec::new();
+            scheduler.step(Time::ZERO, event, &mut actions);
+            actions
+        };
+        let joined = step(Event::Join(WorkerSpec { slots: 8, ..WorkerSpec::default() }));
+        let worker = joined.iter().find_map(|action| match *action {
+            Action::Joined { worker, .. } => Some(worker),
+            _ => None,
+        });
+        step(Event::Want { worker: worker.unwrap(), count: 8 });
+        let handed = |actions: Vec<Action>| {
+            let task = |action: &Action| match *action {
+                Action::Hand { task, .. } => Some(task),
+                _ => None,
+            };
+            actions.iter().filter_map(task).collect::<Vec<TaskId>>()
+        };
+        let elements = handed(step(Event::SubmitArray { template: Box::default(), count: 2 }));
+        let single = handed(step(Event::Submit(Box::default())));
+        let waits = TaskSpec { after: [elements[1]].into_iter().collect(), ..TaskSpec::default() };
+        step(Event::Submit(Box::new(waits)));
+        let patient = |task: TaskId| scheduler.order(task).unwrap().patient;
+        assert_eq!((patient(elements[0]), patient(elements[1]), patient(single[0])), (true, false, false));
     }
 }

@@ -242,6 +242,7 @@ fn write_template(order: &Order) -> proto::Template {
         bound: order.bound,
         exclusive: order.exclusive,
         begins: order.begins,
+        patient: order.patient,
     }
 }
 
@@ -416,5 +417,6 @@ fn read_template(template: &proto::Template) -> Result<Order, WireError> {
         bound: template.bound,
         exclusive: template.exclusive,
         begins: template.begins,
+        patient: template.patient,
     })
 }

@@ -164,6 +164,8 @@ pub(super) struct Template {
     pub(super) exclusive: bool,
     #[prost(bool, tag = "12")]
     pub(super) begins: bool,
+    #[prost(bool, tag = "13")]
+    pub(super) patient: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

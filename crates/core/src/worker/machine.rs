@@ -181,6 +181,8 @@ pub struct WorkerMachine {
     reports: Vec<Message>,
     untold: u32,
     report_at: Time,
+    /// Whether the end of what last ended well could wait.
+    patient: bool,
     /// How many tasks it likes to have, and what it last said of that.
     wish: u32,
     said: u32,
@@ -273,6 +275,7 @@ impl WorkerMachine {
             reports: Vec::new(),
             untold: 0,
             report_at: Time::NEVER,
+            patient: false,
             wish: 0,
             said: 0,
             nothing_central: false,
@@ -651,7 +654,7 @@ impl WorkerMachine {
         }
         let per_slot = match self.duration_s {
             Some(duration) if duration > 0.0 => {
-                let waits = self.report_after().map_or(0.0, |span| 2.0 * span.as_secs_f64());
+                let waits = self.report_after(self.patient).map_or(0.0, |span| 2.0 * span.as_secs_f64());
                 let missed = (self.round_trip_s + waits) / duration;
                 if missed <= HARDLY { 0 } else { missed.min(f64::from(MOST_AHEAD)) as u32 + 1 }
             }
@@ -777,7 +780,7 @@ impl WorkerMachine {
             // It counts as begun since it was handed over.
         } else if self.has_more_to_report() {
             self.untold += 1;
-            self.report_soon();
+            self.report_soon(order.patient);
         } else {
             if let Some(entry) = self.held.get_mut(task) {
                 entry.told = true;
@@ -806,6 +809,7 @@ impl WorkerMachine {
         let Some(entry) = self.let_go(task) else { return };
         let ran = self.now.since(entry.since);
         if end == End::Done {
+            self.patient = entry.order.patient;
             let seconds = ran.as_secs_f64();
             let average = self.duration_s.get_or_insert(seconds);
             *average += NEWEST * (seconds - *average);
@@ -819,7 +823,7 @@ impl WorkerMachine {
         let held = entry.order.held;
         self.unnoted.set(held, ran, end);
         self.reports.push(Message::Ended { held, ran, end });
-        self.report_soon();
+        self.report_soon(entry.order.patient);
     }
 
     fn report_end(&mut self, held: Held, ran: Span, end: End, out: &mut Vec<Output>) {

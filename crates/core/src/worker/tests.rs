@@ -75,6 +75,7 @@ fn order(task: u64, exclusive: bool) -> Order {
         bound: exclusive,
         exclusive,
         begins: false,
+        patient: false,
     }
 }
 
@@ -271,6 +272,38 @@ fn good_ends_of_short_tasks_are_told_several_at_a_time_and_none_late() {
     }
     assert_eq!(told, (1..=30).collect::<Vec<u64>>(), "each once, and all when there is nothing left to do");
     assert!((3..=10).contains(&reports), "told in {reports} reports");
+}
+
+#[test]
+fn ends_that_nobody_waits_for_are_told_later_and_with_any_other() {
+    let (short, quick) = (Span::from_micros(600), Span::from_millis(8));
+    // When the ends of the tasks from the third on are told, of which the one given is not patient.
+    let told = |awaited: Option<u64>| {
+        let mut bench = Bench::new();
+        let patient = |task| Order { patient: awaited != Some(task), ..order(task, false) };
+        bench.told(Time(1), hand((1..=100).map(patient).collect()));
+        let (mut now, mut third) = (Time(1), None);
+        for task in 1..=100 {
+            now = now + short;
+            if let Some(due) = bench.machine.next_timer().filter(|due| *due < now) {
+                bench.step(due, Input::Tick);
+                if bench.told_of().contains(&3) {
+                    return due.since(third.unwrap());
+                }
+            }
+            bench.end(now, task, End::Done);
+            if task == 3 {
+                third = Some(now);
+            }
+            assert!(!bench.told_of().contains(&3), "not by an end");
+        }
+        panic!("it is told");
+    };
+    let alone = told(None);
+    assert!(alone > quick && alone <= Span::from_millis(25), "{alone}");
+    assert!(told(Some(3)) <= quick, "somebody waits for it");
+    let with = told(Some(6));
+    assert!(with > quick && with < alone, "{with}: together with what somebody waits for, and {alone} alone");
 }
 
 #[test]

@@ -72,7 +72,9 @@ impl Follower {
         let followed = self.follow(&mut life, order);
         // Before the process is waited for: until then the group's number is its own.
         life.signal(Signal::KILL);
-        life.last_words(&mut self.buffer);
+        if !matches!(followed, Ok(Last::Silent)) {
+            life.last_words(&mut self.buffer);
+        }
         let Life { child, taps: [stdout, stderr], stopped, .. } = life;
         let lost = |source| Error::Lost { program: name(command), source };
         let ended = child.wait4().map_err(lost)?;
@@ -95,13 +97,14 @@ impl Follower {
     }
 
     /// Until the first process has ended and, if it was stopped, the others had their time too.
-    fn follow(&mut self, life: &mut Life<'_>, order: &Order) -> io::Result<()> {
+    fn follow(&mut self, life: &mut Life<'_>, order: &Order) -> io::Result<Last> {
         let pidfd = pidfd_open(life.group, PidfdFlags::empty())?;
         let mut ended = false;
+        let mut last = Last::Unknown;
         loop {
             life.obey(order);
             if ended && !life.is_parting() {
-                return Ok(());
+                return Ok(last);
             }
             let ready = life.wait(&pidfd, self.wake.as_fd(), ended)?;
             if ready.wake {
@@ -116,12 +119,21 @@ impl Follower {
                     life.read(tap, &mut self.buffer);
                 }
             }
+            // The streams are looked at after the end, so what the first process wrote before it would be there.
+            last = if ready.ended && !ready.taps.contains(&true) { Last::Silent } else { Last::Unknown };
             ended |= ready.ended;
             if life.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 life.insist();
             }
         }
     }
+}
+
+/// What is known of the streams when a command is over.
+enum Last {
+    /// Nothing was left in them when the first process had ended.
+    Silent,
+    Unknown,
 }
 
 /// What can be done without waiting.

@@ -228,6 +228,7 @@ mod tests {
             bound: false,
             exclusive: false,
             begins: false,
+            patient: false,
         }
     }
 

@@ -11,6 +11,8 @@ use crate::wire::{Message, Party};
 
 /// How long a report waits for others at the most.
 const LONGEST: Span = Span::from_millis(8);
+/// The same where nobody acts on an end alone: shorter than what people see, and what a worker that dies has done in vain.
+const LONGEST_OF_PATIENT: Span = Span::from_millis(25);
 /// How long it waits for the answer of a peer.
 const ANSWER: Span = Span::from_millis(2);
 /// Ends that wait at the most.
@@ -18,8 +20,8 @@ const MOST: usize = 64;
 
 impl WorkerMachine {
     /// There is something to be said of a run.
-    pub(super) fn report_soon(&mut self) {
-        let after = self.report_after().unwrap_or(ANSWER);
+    pub(super) fn report_soon(&mut self, patient: bool) {
+        let after = self.report_after(patient).unwrap_or(ANSWER);
         self.report_at = self.report_at.min(self.now + after);
     }
 
@@ -54,12 +56,17 @@ impl WorkerMachine {
         }
         let asks = matches!(self.thief, Thief::Asked { .. });
         let busy = !self.queue.is_empty() && self.running.len() == self.spec.slots as usize;
-        asks || busy && self.report_after().is_some()
+        asks || busy && self.reports_together()
     }
 
     /// How long a report waits for others; none if there will hardly be any in time.
-    pub(super) fn report_after(&self) -> Option<Span> {
-        let between = self.duration_s? / f64::from(self.spec.slots);
-        (2.0 * between <= LONGEST.as_secs_f64()).then_some(LONGEST)
+    pub(super) fn report_after(&self, patient: bool) -> Option<Span> {
+        let longest = if patient { LONGEST_OF_PATIENT } else { LONGEST };
+        self.reports_together().then_some(longest)
+    }
+
+    /// Whether ends come so fast that it is worth waiting for the next.
+    fn reports_together(&self) -> bool {
+        self.duration_s.is_some_and(|each| 2.0 * each / f64::from(self.spec.slots) <= LONGEST.as_secs_f64())
     }
 }
