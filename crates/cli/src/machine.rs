@@ -1,7 +1,7 @@
 //! What this machine offers to a worker: what is found, what probes prove, and what the command line says above that.
 
 use filch_core::config::Probe;
-use filch_node::detect::{self, Machine, PatternError};
+use filch_node::detect::{self, Gpu, Machine, PatternError};
 
 use crate::job::Resource;
 
@@ -30,6 +30,13 @@ pub(crate) fn capabilities(machine: &Machine, said: &[String]) -> Vec<String> {
     all.dedup();
     all.retain(|name| !name.is_empty());
     all
+}
+
+/// The accelerators of one of several workers that share a machine, counted from 1: no two have the same.
+pub(crate) fn accelerators(machine: &Machine, workers: u32, number: u32) -> &[Gpu] {
+    let (all, workers, before) = (machine.gpus.len(), workers.max(1) as usize, number.saturating_sub(1) as usize);
+    let first_of = |worker: usize| worker * (all / workers) + worker.min(all % workers);
+    machine.gpus.get(first_of(before)..first_of(before + 1)).unwrap_or_default()
 }
 
 /// The resources of a worker: what was said of one counts, whatever was found.

@@ -657,3 +657,19 @@ fn help_says_how_much_of_an_output_is_kept() {
         assert!(help.contains("of each no more than --keep says"), "{help}");
     }
 }
+
+#[test]
+fn tasks_that_run_together_are_told_of_different_accelerators() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // It fails if somebody else is at it; and whoever asked for none is told of none.
+    let script = "mkdir at-$CUDA_VISIBLE_DEVICES && sleep 0.1 && rmdir at-$FILCH_GPUS && echo $FILCH_GPUS";
+    let command =
+        ["run", "--slots", "4", "--worker-resource", "gpus=2", "--gpus", "1", "--array", "1-6", "--", "sh", "-c"];
+    let output = filch(&[&command[..], &[script]].concat()).current_dir(directory.path()).output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let lines = sorted(&out(&output));
+    assert!(lines.len() == 6 && lines.first().is_some_and(|first| first == "0"), "{lines:?}");
+    assert!(lines.last().is_some_and(|last| last == "1"), "{lines:?}");
+    let none = ["run", "--worker-resource", "gpus=2", "--", "sh", "-c", "echo [$FILCH_GPUS]"];
+    assert_eq!(out(&run(&none)), "[]\n");
+}

@@ -6,6 +6,7 @@
 
 mod bodies;
 mod call;
+mod devices;
 mod driver;
 mod inbox;
 mod load;
@@ -29,6 +30,7 @@ pub use call::{Call, Handlers};
 pub use peers::Neighbours;
 
 use crate::alarm::alarm;
+use crate::detect::Gpu;
 use crate::dial::{Backoff, Dial, DialError};
 use crate::door::Door;
 use crate::link::{Arrival, Outgoing, Parcel, attach};
@@ -58,6 +60,9 @@ pub struct WorkerOptions {
     pub identity: Option<Identity>,
     /// Workers in the same process, which it reaches directly.
     pub neighbours: Option<Neighbours>,
+    /// Its accelerators, in the order in which tasks are given them. Those of its resource `gpus` that are not listed go by their
+    /// position.
+    pub gpus: Vec<Gpu>,
     /// Its functions.
     pub handlers: Handlers,
     /// Pauses between tries to connect.
@@ -83,6 +88,7 @@ impl WorkerOptions {
             advertise: None,
             identity: None,
             neighbours: None,
+            gpus: Vec::new(),
             handlers: Handlers::default(),
             backoff: Backoff::default(),
             access_file: None,

@@ -207,13 +207,15 @@ impl StartArgs {
         let slots = self.slots.unwrap_or(u32::try_from(machine.cpu.usable).unwrap_or(1)).max(1);
         let memory = self.memory.as_ref().and_then(|size| size.bytes().ok()).unwrap_or(machine.memory.usable);
         let cpus = self.cpus.unwrap_or((machine.cpu.usable as f64).max(f64::from(slots)));
-        let gpus = self.gpus.unwrap_or(machine.gpus.len() as f64);
+        let accelerators = machine::accelerators(machine, self.count, number);
+        let gpus = self.gpus.unwrap_or(accelerators.len() as f64);
         let found = [("cpus", cpus), ("memory", memory as f64), ("gpus", gpus)];
         let found = found.map(|(name, amount)| (name.to_owned(), amount)).to_vec();
         WorkerOptions {
             slots,
             resources: machine::resources(found, &self.resources),
             capabilities: machine::capabilities(machine, &self.capabilities),
+            gpus: accelerators.to_vec(),
             listen: (!self.no_peers).then_some(self.listen),
             advertise: self.advertise.clone(),
             ..WorkerOptions::new(name)

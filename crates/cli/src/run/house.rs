@@ -84,6 +84,7 @@ impl House {
                 slots: size.slots,
                 resources: machine::resources(share(offer.machine, size, number), offer.resources),
                 capabilities: capabilities.clone(),
+                gpus: machine::accelerators(offer.machine, size.workers, number).to_vec(),
                 neighbours: Some(neighbours.clone()),
                 life: guard.as_ref().map(|guard| guard.life().to_owned()),
                 ..WorkerOptions::new(name(number))
@@ -156,8 +157,6 @@ fn share(machine: &Machine, size: Size, number: u32) -> Vec<(String, f64)> {
     let workers = f64::from(size.workers);
     let cpus = (machine.cpu.usable as f64 / workers).floor().max(f64::from(size.slots));
     let memory = (machine.memory.usable as f64 / workers).floor();
-    // Accelerators are dealt out.
-    let gpus = machine.gpus.len() as u32;
-    let own = gpus / size.workers + u32::from(number <= gpus % size.workers);
-    vec![("cpus".to_owned(), cpus), ("memory".to_owned(), memory), ("gpus".to_owned(), f64::from(own))]
+    let gpus = machine::accelerators(machine, size.workers, number).len();
+    vec![("cpus".to_owned(), cpus), ("memory".to_owned(), memory), ("gpus".to_owned(), gpus as f64)]
 }

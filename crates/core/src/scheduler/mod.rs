@@ -53,7 +53,7 @@ use crate::task::{Cause, Status};
 use crate::time::{Span, Time};
 use crate::tracker::{Estimator, Tracker};
 
-pub(crate) use devices::{Devices, wanted as wanted_devices};
+pub(crate) use devices::{DeviceSet, Devices, wanted as wanted_devices};
 pub(crate) use directory::Directory;
 pub(crate) use hosts::{CLASS_LOOKS, Hosts};
 pub(crate) use keys::Keys;

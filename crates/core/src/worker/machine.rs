@@ -4,6 +4,7 @@
 //! whom to rob or what may be taken: these rules are in [`crate::steal`]. Never raises an attempt; raises the hop of what
 //! it offers. An offer is kept until it is accepted or the coordinator has ruled; it is never taken back.
 
+mod devices;
 mod peers;
 mod reports;
 
@@ -27,6 +28,7 @@ use crate::planted::{Mistake, makes};
 use crate::resources::Vector;
 use crate::rng::Rng;
 use crate::scheduler::sorted::Sorted;
+use crate::scheduler::{DeviceSet, Devices};
 use crate::steal::{self, Guard, StealOutcome, StealStats, StealTelemetry, VictimChooser};
 use crate::task::Cause;
 use crate::time::{Span, Time, Work};
@@ -215,6 +217,9 @@ pub struct WorkerMachine {
     passed_on: Recent<TaskId, (Held, WorkerId)>,
     tried: SmallVec<[WorkerId; 8]>,
     requests: u64,
+    /// How far its accelerators are in use, and by whom.
+    devices: Devices,
+    given: BTreeMap<TaskId, DeviceSet>,
     /// What it counted of its steals, all together.
     steal_stats: StealStats,
     /// The same by peer, for who wants to know.
@@ -252,6 +257,8 @@ impl WorkerMachine {
             fingerprint: 0,
             offers: Sorted::default(),
             offered: BTreeMap::new(),
+            devices: Devices::default(),
+            given: BTreeMap::new(),
             timeouts: Sorted::default(),
             unnoted: Unnoted::default(),
             taken: Taken::new(REMEMBERED),
@@ -728,7 +735,7 @@ impl WorkerMachine {
                 if let Some(at) = self.running.iter().position(|running| *running == task) {
                     self.running.swap_remove(at);
                 }
-                self.reserved.remove(&entry.order.demand);
+                self.release(task, &entry.order.demand);
                 // If it was not told of yet, its end says it too.
                 self.untold -= u32::from(!entry.told);
                 if let Some(timeout) = entry.order.timeout {
@@ -748,7 +755,7 @@ impl WorkerMachine {
             let mut next = None;
             for key in self.queue.iter().take(steal::QUEUE_LOOKS) {
                 let Some(entry) = self.held.get(key.2) else { continue };
-                let fits = self.capacity.has_room(&self.reserved, &entry.order.demand);
+                let fits = self.has_room(&entry.order.demand);
                 if fits && !(self.fenced && entry.order.exclusive) {
                     next = Some(key.2);
                     break;
@@ -771,7 +778,7 @@ impl WorkerMachine {
         entry.told = known;
         entry.since = self.now;
         let order = Arc::clone(&entry.order);
-        self.reserved.add(&order.demand);
+        self.reserve(task, &order.demand);
         self.running.push(task);
         if let Some(timeout) = order.timeout {
             self.timeouts.insert((self.now + timeout, task));

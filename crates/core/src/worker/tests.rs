@@ -22,8 +22,13 @@ struct Bench {
 impl Bench {
     /// A worker with one slot that was welcomed at the start.
     fn new() -> Bench {
+        Bench::of(WorkerSpec::default())
+    }
+
+    /// The same of a worker that has more.
+    fn of(spec: WorkerSpec) -> Bench {
         let config = Config::default();
-        let machine = WorkerMachine::new(&config, WorkerSpec::default(), 1);
+        let machine = WorkerMachine::new(&config, spec, 1);
         let mut bench = Bench { machine, lease: config.limits.lease, out: Vec::new() };
         bench.step(Time::ZERO, Input::Connected);
         bench.told(Time::ZERO, Message::Welcome { worker: FIRST, sent: Time::ZERO });
@@ -591,4 +596,33 @@ fn who_gets_no_answer_asks_the_next_after_a_pause_and_not_more_often_than_it_may
         last_end = Some(search[search.len() - 1] + stealing.steal_timeout);
     }
     assert!(asked.len() > 2 * stealing.max_retries as usize, "it goes on: {asked:?}");
+}
+
+#[test]
+fn what_runs_together_has_accelerators_of_its_own() {
+    let gpus = |amount: f64| Demand::new([(ResourceId::GPUS, Amount::from_f64(amount))]);
+    let spec = WorkerSpec {
+        slots: 8,
+        resources: Vector::new([(ResourceId::GPUS, Amount::from_units(3))]),
+        ..WorkerSpec::default()
+    };
+    let mut bench = Bench::of(spec);
+    let needs = [1.0, 0.5, 0.5, 0.0, 0.6, 2.0, 0.5];
+    let order = |(task, amount): (u64, f64)| {
+        let demand = if amount > 0.0 { gpus(amount) } else { Demand::default() };
+        Order { demand, ..order(task, false) }
+    };
+    bench.told(Time(1), hand((1..).zip(needs).map(order).collect()));
+    let has = |bench: &Bench, task: u64| bench.machine.devices_of(TaskId::from_bits(task)).to_vec();
+    let all: Vec<Vec<u16>> = (1..=7).map(|task| has(&bench, task)).collect();
+    // Shares fill up one; what wants two waits, and so does what comes after it.
+    let none = Vec::new;
+    assert_eq!(all, [vec![0], vec![1], vec![1], none(), vec![2], none(), none()]);
+    assert_eq!(bench.runs(), 5);
+    bench.end(Time(2), 5, End::Done);
+    assert_eq!((bench.runs(), has(&bench, 5)), (0, none()), "nobody passes what is wide");
+    bench.end(Time(3), 1, End::Done);
+    assert_eq!((has(&bench, 6), has(&bench, 7)), (vec![0, 2], none()));
+    bench.end(Time(4), 3, End::Done);
+    assert_eq!(has(&bench, 7), [1], "beside the other half");
 }

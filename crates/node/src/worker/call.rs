@@ -25,6 +25,8 @@ pub struct Call {
     pub task: u64,
     /// Which attempt this is, from 1.
     pub attempt: u32,
+    /// The positions of the accelerators that are its own while it runs; none if its task asked for none.
+    pub gpus: Vec<u16>,
 }
 
 /// A function that did not succeed.

@@ -426,7 +426,9 @@ impl Driver {
             return true;
         }
         let started = match found {
-            Some((prepared, input)) => self.runs.start(order, &prepared, input, self.now),
+            Some((prepared, input)) => {
+                self.runs.start(order, &prepared, input, self.machine.devices_of(task), self.now)
+            }
             None => runs::Started::Failed("what is to be done did not come with the task".to_owned(), true),
         };
         let ending = |fill: &dyn Fn(&mut Ending)| {

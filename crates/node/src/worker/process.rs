@@ -15,6 +15,8 @@ use filch_core::wire::Order;
 use filch_core::wire::talk::{Chunk, Ending, InputSort, Program, Work, number_of};
 
 use super::bodies::Element;
+use super::devices;
+use crate::detect::Gpu;
 use crate::exec::{self, Command, Limits, Stream};
 use crate::template::{Reader, TemplateError, Values, fill};
 
@@ -36,13 +38,16 @@ pub(super) struct Surroundings {
     pub(super) access: Option<PathBuf>,
     /// By what its guard knows them.
     pub(super) life: Option<String>,
+    /// Its accelerators.
+    pub(super) gpus: Vec<Gpu>,
 }
 
-/// The command of a task.
+/// The command of a task that has these accelerators.
 pub(super) fn command(
     work: &Work,
     order: &Order,
     element: &Element,
+    gpus: &[u16],
     around: &Surroundings,
 ) -> Result<Command, TemplateError> {
     let (place, number) = (element.place, number(work, element.place));
@@ -65,7 +70,7 @@ pub(super) fn command(
     };
     command.stdin = work.stdin.to_vec();
     command.env_clear = work.env_clear;
-    command.env = environment(work, order, (place, number), text, around);
+    command.env = environment(work, order, (place, number), text, gpus, around);
     command.cwd = work.cwd.as_ref().map(|cwd| Path::new(std::ffi::OsStr::from_bytes(cwd)).to_path_buf());
     command.limits = Limits { memory: work.memory_limit, cpu_time: work.cpu_limit_nanos.map(Duration::from_nanos) };
     if let Some(grace) = work.grace_nanos {
@@ -82,6 +87,7 @@ fn environment(
     order: &Order,
     (place, number): (u32, i64),
     input: Option<&Bytes>,
+    gpus: &[u16],
     around: &Surroundings,
 ) -> Vec<(OsString, OsString)> {
     let mut env: Vec<(OsString, OsString)> = Vec::with_capacity(work.env.len() + 8);
@@ -99,6 +105,10 @@ fn environment(
     }
     if let Some(input) = input {
         env.push(("FILCH_INPUT".into(), OsString::from_vec(input.to_vec())));
+    }
+    if !gpus.is_empty() {
+        let named = devices::variables(&around.gpus, gpus);
+        env.extend(named.into_iter().map(|(name, value)| (name.into(), value.into())));
     }
     // What the submitter says last, so that it counts.
     let os = |bytes: &Bytes| OsString::from_vec(bytes.to_vec());

@@ -92,6 +92,7 @@ impl Runs {
                 worker: options.name.clone(),
                 access: options.access_file.clone(),
                 life: options.life.clone(),
+                gpus: options.gpus.clone(),
             },
             slots: options.slots.max(1) as usize,
             largest_result: options.largest_result,
@@ -107,8 +108,15 @@ impl Runs {
         self.runs.is_empty()
     }
 
-    /// Begins to do what an order says.
-    pub(super) fn start(&mut self, order: &Order, prepared: &Prepared, element: Element, now: Time) -> Started {
+    /// Begins to do what an order says, with these accelerators.
+    pub(super) fn start(
+        &mut self,
+        order: &Order,
+        prepared: &Prepared,
+        element: Element,
+        gpus: &[u16],
+        now: Time,
+    ) -> Started {
         match &prepared.action {
             Action::Noop => Started::Done(Bytes::new()),
             Action::Echo => self.limited(element.read(&prepared.work)),
@@ -122,6 +130,7 @@ impl Runs {
                     job: prepared.work.job,
                     task: order.held.task.to_bits(),
                     attempt: attempt_in_life(order.held.attempt),
+                    gpus: gpus.to_vec(),
                 };
                 let report = Report { inbox: self.inbox.clone(), task: order.held.task, serial, how: How::Vanished };
                 let answer = call(Arc::clone(handler), call_of);
@@ -129,7 +138,7 @@ impl Runs {
                 self.enter(order, serial, What::Call(Abort(task.abort_handle())));
                 Started::Runs
             }
-            Action::Process => self.process(order, prepared, &element),
+            Action::Process => self.process(order, prepared, &element, gpus),
             Action::Impossible(why, retry) => Started::Failed(why.clone(), *retry),
         }
     }
@@ -193,8 +202,8 @@ impl Runs {
         self.runs.remove(&task)
     }
 
-    fn process(&mut self, order: &Order, prepared: &Prepared, element: &Element) -> Started {
-        let command = match command(&prepared.work, order, element, &self.around) {
+    fn process(&mut self, order: &Order, prepared: &Prepared, element: &Element, gpus: &[u16]) -> Started {
+        let command = match command(&prepared.work, order, element, gpus, &self.around) {
             Ok(command) => command,
             Err(error) => return Started::Failed(error.to_string(), false),
         };
