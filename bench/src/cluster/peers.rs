@@ -40,7 +40,8 @@ pub(super) fn sleeps(seconds: &[f64], to: Vec<String>) -> Submit {
     Submit { parts: Some(Parts::Array(array)), ..Submit::default() }
 }
 
-/// How long a thief waits for an answer, against a ping-pong of two processes.
+/// How long a thief waits for an answer, against a ping-pong of two processes: by itself before and after, and beside the cluster
+/// while that steals, where it finds the same processors and caches.
 pub(super) fn steal(quick: bool) -> Result<Vec<Figure>> {
     let tasks = if quick { 300 } else { 2000 };
     let rounds = tasks / 2;
@@ -50,24 +51,32 @@ pub(super) fn steal(quick: bool) -> Result<Vec<Figure>> {
     let mut cluster = Cluster::start(false)?;
     cluster.add_workers(1, 1)?;
     cluster.add_workers(1, 1)?;
-    let stats: StatsView = runtime()?.block_on(async {
-        let client = Client::connect(cluster.dial()?, "bench").await?;
-        let workers = connected(&client, 2).await?;
-        let submitted = client.submit(sleeps(&vec![each.as_secs_f64(); tasks], vec![workers[0].clone()])).await?;
-        wait(&client, submitted.job).await?;
-        // What the workers know of their steals comes with their next sign of life.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        Ok::<_, anyhow::Error>(client.query(&Query::Stats).await?)
-    })?;
+    let runtime = runtime()?;
+    let client = runtime.block_on(Client::connect(cluster.dial()?, "bench"))?;
+    let steals = || {
+        runtime.block_on(async {
+            let workers = connected(&client, 2).await?;
+            let submitted = client.submit(sleeps(&vec![each.as_secs_f64(); tasks], vec![workers[0].clone()])).await?;
+            wait(&client, submitted.job).await?;
+            // What the workers know of their steals comes with their next sign of life.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            Ok::<StatsView, anyhow::Error>(client.query(&Query::Stats).await?)
+        })
+    };
+    let stats = steals()?;
+    // Again, with a ping-pong that is over before that is.
+    let other = std::thread::spawn(move || ping_pong(rounds * 3 / 4, each));
+    steals()?;
+    let mut beside = other.join().map_err(|_| anyhow::anyhow!("the ping-pong panicked"))??;
     let p50 = stats.steals.get("latency_p50_s").and_then(serde_json::Value::as_f64).map(|seconds| seconds * 1e6);
     let successes = stats.steals.get("successes").and_then(serde_json::Value::as_u64).unwrap_or(0);
     // Once more: a machine is faster at times.
     paced.extend(ping_pong(rounds, each)?);
     hot.extend(ping_pong(20 * rounds, Duration::ZERO)?);
-    let (paced, hot) = (median(&mut paced), median(&mut hot));
+    let (paced, hot, beside) = (median(&mut paced), median(&mut hot), median(&mut beside));
     let note = format!(
-        "of a TCP ping-pong as often as tasks end ({paced:.0} µs; without a pause {hot:.0} µs); {successes} steals, \
-         {} relayed",
+        "of a TCP ping-pong as often as tasks end ({paced:.0} µs; without a pause {hot:.0} µs; beside the steals \
+         {beside:.0} µs); {successes} steals, {} relayed",
         stats.relayed
     );
     Ok(vec![Figure { p50_us: p50, ratio: p50.map(|p50| p50 / paced), note, ..Figure::new("steal") }])

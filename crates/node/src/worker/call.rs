@@ -138,7 +138,15 @@ mod tests {
     use super::*;
 
     async fn outcome(handlers: &Handlers, name: &str) -> Result<Bytes, String> {
-        let one = Call { input: Bytes::from_static(b"ab"), number: 1, index: 0, job: 0, task: 1, attempt: 1 };
+        let one = Call {
+            input: Bytes::from_static(b"ab"),
+            number: 1,
+            index: 0,
+            job: 0,
+            task: 1,
+            attempt: 1,
+            gpus: Vec::new(),
+        };
         call(Arc::clone(handlers.get(name).unwrap()), one).await.map_err(|failure| failure.error)
     }
 

@@ -184,9 +184,14 @@ impl Driver {
     /// Says now and then why a worker with nothing left to do does not leave: nobody takes its results.
     fn mention_what_waits(&mut self) {
         let idle = self.runs.is_empty() && self.at_once.is_empty();
-        let (results, unbegun) = (self.machine.unnoted(), self.machine.holds().count());
         let alone = self.leaving == Leaving::Drained && !matches!(self.line, Line::Up(_));
-        if !alone || !idle || results + unbegun == 0 {
+        if !alone || !idle {
+            // Every turn comes here: what it holds, which may be much, is counted only beyond.
+            self.detained = None;
+            return;
+        }
+        let (results, unbegun) = (self.machine.unnoted(), self.machine.holds().count());
+        if results + unbegun == 0 {
             self.detained = None;
             return;
         }
