@@ -35,6 +35,13 @@ pub enum Event {
         /// What becomes of the tasks it holds.
         remaining: Remaining,
     },
+    /// A worker is another one that was started anew: what is pinned to the former is its own once that has gone.
+    Succeeds {
+        /// Who is there now.
+        worker: WorkerId,
+        /// Who it was.
+        former: WorkerId,
+    },
     /// A worker has not been heard of for too long.
     Silent {
         /// Who.

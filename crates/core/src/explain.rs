@@ -376,7 +376,8 @@ impl Scheduler {
             }
         }
         if !task.state.is_held() && task.state != State::AtWorker {
-            explanation.refusals = self.refusals(task.signature);
+            let homeless = task.flags.has(Flags::PINNED) && self.home_of(slot).is_none();
+            explanation.refusals = self.refusals(task.signature, homeless);
         }
         if let Some(&(_, cause)) = explanation.failures.last() {
             explanation.cause = cause;
@@ -434,7 +435,7 @@ impl Scheduler {
                 self.explain_candidates(&array.wish(), array.requeues, behind, reasons);
             }
         }
-        explanation.refusals = self.refusals(template.signature);
+        explanation.refusals = self.refusals(template.signature, false);
         let earliest = now + self.expected_by(template.kind, template.declared());
         if earliest > template.deadline {
             explanation.hopeless = Some((template.deadline, earliest));
@@ -466,20 +467,20 @@ impl Scheduler {
     /// What will keep a task once nothing else does: nobody can run it, or none of those who can has room right now.
     fn explain_later(&self, slot: u32, reasons: &mut Vec<Reason>) {
         let wish = self.wish_of(slot);
-        let pin = self.tasks.extra(slot).and_then(|extra| extra.pin);
-        let candidates = match pin.map(|pin| self.worker_slot(pin)) {
-            Some(Ok(at)) => {
+        let pinned = self.tasks.at(slot).flags.has(Flags::PINNED);
+        let candidates = match self.home_of(slot) {
+            Some(at) => {
                 let mut candidates = Vec::new();
                 self.fates(&wish, at, &mut candidates);
                 candidates
             }
-            Some(Err(_)) => Vec::new(),
+            None if pinned => Vec::new(),
             None => self.candidate_fates(&wish),
         };
         let has_room = |fate: &CandidateFate| matches!(fate, CandidateFate::Ready | CandidateFate::NotAsking);
         if self.workers.len() == 0 {
             reasons.push(Reason::NoWorkers);
-        } else if candidates.is_empty() && (pin.is_some() || self.classes.len() <= CLASSES) {
+        } else if candidates.is_empty() && (pinned || self.classes.len() <= CLASSES) {
             reasons.push(self.nobody_can(u32::from(self.tasks.at(slot).requeues)));
         } else if !candidates.is_empty() && !candidates.iter().any(|(_, fate)| has_room(fate)) {
             reasons.push(Reason::NoRoom { candidates });
@@ -564,10 +565,10 @@ impl Scheduler {
     }
 
     /// One worker of each class that can never run such a task, and what it lacks.
-    pub(crate) fn refusals(&self, signature: u32) -> Refusals {
+    pub(crate) fn refusals(&self, signature: u32, homeless: bool) -> Refusals {
         let signature = &self.signatures[signature];
         let refused = self.classes.iter().take(CLASSES).filter_map(|(_, class)| {
-            let lack = class.can_ever(signature).err()?;
+            let lack = class.can_ever(signature).err().or(homeless.then_some(Lack::Pinned))?;
             Some((self.worker_id(*class.members.first()?), lack))
         });
         let mut classes: Vec<(WorkerId, Lack)> = refused.collect();

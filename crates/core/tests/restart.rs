@@ -3,10 +3,10 @@
 
 use filch_core::coordinator::{Coordinator, Input, Output};
 use filch_core::journal::{Detail, Journal};
-use filch_core::wire::{Group, Hello, Message, Order};
+use filch_core::wire::{Beat, Group, Hello, Message, Order};
 use filch_core::{
-    Action, Config, End, Event, GraphTask, Held, JobId, KeyId, Record, Remaining, RetryTerms, Scheduler, Span, Status,
-    TaskId, TaskSpec, Time, WorkerId, WorkerSpec,
+    Action, Config, End, Event, GraphTask, Held, JobId, KeyId, LoadReport, Record, Remaining, RetryTerms, Scheduler,
+    Span, Status, TaskId, TaskSpec, Time, WorkerId, WorkerSpec,
 };
 
 /// A coordinator, the journal it writes, and what it said last.
@@ -23,7 +23,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let config = Config::default();
+        Bench::of(Config::default())
+    }
+
+    fn of(config: Config) -> Bench {
         let coordinator = Coordinator::new(&config, 1).unwrap().with_store(Time::ZERO);
         let (journal, now) = (Journal::default(), Time::ZERO);
         Bench { config, coordinator, journal, out: Vec::new(), specs: Vec::new(), now, hellos: 0 }
@@ -92,6 +95,15 @@ impl Bench {
         self.step(Input::Message { from, message });
     }
 
+    /// An eighth of a lease later: the store has noted all, and these are still there.
+    fn later(&mut self, lease: Span, there: &[WorkerId]) {
+        self.now = self.now + Span(lease.0 / 8);
+        self.step(Input::Stored { begun: self.now });
+        let now = self.now;
+        there.iter().for_each(|worker| self.hear(*worker, beat(now)));
+        self.step(Input::Tick);
+    }
+
     /// What was handed over in the last step, and whether that waits for the store.
     fn handed(&self) -> Vec<(Order, bool)> {
         let hands = self.out.iter().filter_map(|output| match output {
@@ -131,6 +143,13 @@ fn keyed() -> TaskSpec {
 
 fn want(count: u32) -> Message {
     Message::Want { count, sent: Time::ZERO }
+}
+
+/// Of a worker that has nothing and wants nothing.
+fn beat(sent: Time) -> Message {
+    let load = LoadReport { cpu: 0.0, memory: 0.0 };
+    let beat = Beat { load, depth: 0, backlog: Span::ZERO, wants: 0, holds: 0, fingerprint: 0, sent };
+    Message::Beat(Box::new(beat))
 }
 
 fn done(held: Held) -> Message {
@@ -565,4 +584,62 @@ fn a_key_stays_with_what_was_cancelled_until_its_holder_has_stopped_also_after_a
     bench.submit(keyed());
     bench.hear(worker, done(next));
     assert_eq!(bench.handed().len(), 1);
+}
+
+#[test]
+fn what_is_pinned_to_a_worker_waits_for_the_one_that_is_started_in_its_place() {
+    let mut config = Config::default();
+    config.limits.requeue_interval = Span::from_secs(60);
+    let mut bench = Bench::of(config);
+    let (first, other) = (bench.hello(None, Vec::new()), bench.hello(None, Vec::new()));
+    for worker in [first, other] {
+        bench.hear(worker, want(1));
+    }
+    let pinned = || TaskSpec { pin: Some(first), ..TaskSpec::default() };
+    let (runs, keyed) = (bench.submit(pinned()), bench.submit(TaskSpec { key: Some(KeyId(1)), ..pinned() }));
+    let waits = bench.submit(pinned());
+    let status = |bench: &Bench, task| bench.coordinator.scheduler().status(task);
+    // It dies; long after that it is given up, and nobody was started in its place yet.
+    let lease = bench.config.limits.lease;
+    for _ in 0..24 {
+        bench.later(lease, &[other]);
+    }
+    assert!(bench.coordinator.scheduler().worker_state(first).is_none(), "given up");
+    for task in [runs, keyed, waits] {
+        assert_eq!(status(&bench, task), Some(Status::Unschedulable), "it waits");
+        assert!(bench.handed().is_empty(), "and nobody else gets it");
+    }
+    let again = bench.hello(None, Vec::new());
+    bench.step(Input::Event(Event::Succeeds { worker: again, former: first }));
+    bench.hear(again, want(4));
+    let mut handed: Vec<TaskId> = bench.handed().into_iter().map(|(order, _)| order.held.task).collect();
+    handed.sort();
+    assert_eq!(handed, [runs, keyed, waits]);
+    bench.coordinator.scheduler().check().unwrap();
+    // What comes later and names the former goes the same way; so it does if it was started anew twice.
+    let last = bench.hello(None, Vec::new());
+    bench.step(Input::Event(Event::Succeeds { worker: last, former: again }));
+    for _ in 0..24 {
+        bench.later(lease, &[other, last]);
+    }
+    bench.hear(last, want(4));
+    assert!(handed.iter().all(|task| bench.coordinator.scheduler().who_has(*task) == Some(last)));
+}
+
+#[test]
+fn what_is_pinned_to_a_worker_that_never_comes_back_fails_in_the_end() {
+    let mut bench = Bench::new();
+    let (first, other) = (bench.hello(None, Vec::new()), bench.hello(None, Vec::new()));
+    let waits = bench.submit(TaskSpec { pin: Some(first), ..TaskSpec::default() });
+    let Config { limits, .. } = bench.config.clone();
+    let longest = limits.lease.0 * 3 + limits.requeue_interval.0 * (u64::from(limits.max_requeue_attempts) + 2);
+    let mut failed = None;
+    while bench.now < Time(longest) && failed.is_none() {
+        bench.later(limits.lease, &[other]);
+        failed = bench.out.iter().find_map(|output| match output {
+            Output::Action(Action::Persist(Record::Settled { task, status, .. })) if *task == waits => Some(*status),
+            _ => None,
+        });
+    }
+    assert_eq!(failed, Some(Status::Failed));
 }

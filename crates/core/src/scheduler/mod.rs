@@ -52,6 +52,7 @@ use crate::steal::{Guard, VictimChooser};
 use crate::task::{Cause, Status};
 use crate::time::{Span, Time};
 use crate::tracker::{Estimator, Tracker};
+use crate::worker::recent::Recent;
 
 pub(crate) use devices::{DeviceSet, Devices, wanted as wanted_devices};
 pub(crate) use directory::Directory;
@@ -72,6 +73,8 @@ pub(crate) const COMMON_JOB: u32 = 0;
 
 /// Weight of the newest observation in the moving averages, unless `adaptive` says otherwise.
 const EWMA_ALPHA: f64 = 0.1;
+/// Workers started anew that are remembered.
+const HEIRS: usize = 4096;
 
 /// The least a task is planned with, however short its kind has been: a queue of such tasks still is work, so loads
 /// differ and a steal from it can be worth it.
@@ -178,6 +181,8 @@ pub struct Scheduler {
     aside: u32,
     /// Tasks nobody can run, by signature.
     pub(crate) parked: BTreeMap<u32, BTreeSet<u32>>,
+    /// Who came after workers that were started anew.
+    heirs: Recent<WorkerId, WorkerId>,
     pub(crate) counters: Counters,
     samples: VecDeque<Sample>,
     /// Scores of the candidates for a task; empty between two decisions, and serves again.
@@ -256,6 +261,7 @@ impl Scheduler {
             cancelling: NONE,
             aside: NONE,
             parked: BTreeMap::new(),
+            heirs: Recent::new(HEIRS),
             counters: Counters::default(),
             samples: VecDeque::new(),
             scores: Vec::new(),
@@ -375,6 +381,7 @@ impl Scheduler {
             Event::Change { worker, change } => self.change(worker, change, actions),
             Event::Report { worker, load } => self.report(worker, load, actions),
             Event::Leave { worker, remaining } => self.leave(worker, remaining, actions),
+            Event::Succeeds { worker, former } => self.succeeds(worker, former, actions),
             Event::Silent { worker } => self.silent(worker, actions),
             Event::Want { worker, count } => self.want(worker, count, actions),
             Event::Began { worker, held } => self.began(worker, held, actions),

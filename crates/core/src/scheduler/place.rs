@@ -87,12 +87,16 @@ impl Scheduler {
         debug_assert!(self.tasks.at(slot).key == NONE, "tasks with a key are pinned or wait centrally");
         self.recall(slot, cause, actions);
         self.leave_worker_queue(slot);
-        if self.has_host(self.tasks.at(slot).signature) || self.workers.len() == 0 {
+        if self.may_stay(slot) {
             self.offer(slot, Some(cause), actions);
             return;
         }
         self.leave_waiting(slot);
-        self.park(slot, actions);
+        if self.tasks.at(slot).flags.has(Flags::PINNED) {
+            self.lose_home(slot, actions);
+        } else {
+            self.park(slot, actions);
+        }
     }
 
     /// A queued task that was taken out of its queue is nowhere then, and no longer counts as queued.
@@ -136,7 +140,7 @@ impl Scheduler {
     }
 
     /// Lets the first task of a key queue, from `slot` on, that somebody can run. Those nobody can run any more are set
-    /// aside on the way; those pinned to a worker that has gone fail, and with them the `homeless`. How many tasks that
+    /// aside on the way; those pinned to a worker that has gone too, and with them the `homeless`. How many tasks that
     /// were, at most `most`; the key keeps to what it has offered then, until the next step goes on.
     pub(super) fn offer_first(
         &mut self,
@@ -149,11 +153,9 @@ impl Scheduler {
         loop {
             handled += 1;
             let task = self.tasks.at(slot);
-            let (signature, key, place) = (task.signature, task.key, self.queue_place(slot));
+            let (key, place) = (task.key, self.queue_place(slot));
             let pinned = task.flags.has(Flags::PINNED);
-            let stays =
-                if pinned { self.home_of(slot).is_some() } else { self.workers.len() == 0 || self.has_host(signature) };
-            if stays {
+            if self.may_stay(slot) {
                 self.offer(slot, None, actions);
                 break;
             }
@@ -171,7 +173,7 @@ impl Scheduler {
         }
         self.looked_at += handled as u64;
         for slot in homeless {
-            self.settle(slot, Status::Failed, Cause::NoWorker, actions);
+            self.lose_home(slot, actions);
         }
         handled
     }
@@ -179,12 +181,6 @@ impl Scheduler {
     fn hold_key(&mut self, key: u32, place: super::QueueKey) -> Option<u32> {
         self.unfinished |= self.keys.leave_and_hold(key, place);
         None
-    }
-
-    /// The worker a task is pinned to, while it is registered.
-    fn home_of(&self, slot: u32) -> Option<u32> {
-        let home = self.tasks.extra(slot).and_then(|extra| extra.pin)?;
-        self.worker_slot(home).ok()
     }
 
     /// Finds a worker for a task that may queue, or a place in a queue. If it is news that it queues, that is told
@@ -284,7 +280,7 @@ impl Scheduler {
         }
     }
 
-    /// A pinned task goes to its worker's queue, or fails if that worker has gone; then the next task of its key gets its
+    /// A pinned task goes to its worker's queue, or nowhere if that worker has gone; then the next task of its key gets its
     /// chance.
     fn offer_to_pinned(&mut self, slot: u32, news: Option<Cause>, actions: &mut Vec<Action>) {
         if let Some(worker) = self.home_of(slot) {
@@ -299,7 +295,7 @@ impl Scheduler {
             Some(next) => {
                 self.offer_first(next, self.portion, vec![slot], actions);
             }
-            None => self.settle(slot, Status::Failed, Cause::NoWorker, actions),
+            None => self.lose_home(slot, actions),
         }
     }
 
@@ -429,6 +425,7 @@ impl Scheduler {
     pub(super) fn park(&mut self, slot: u32, actions: &mut Vec<Action>) {
         let due = self.now + self.config.limits.requeue_interval;
         let task = self.tasks.at_mut(slot);
+        debug_assert_eq!(task.state, State::Blocked, "only tasks that are nowhere are set aside");
         task.state = State::Parked;
         task.since = due;
         let signature = task.signature;

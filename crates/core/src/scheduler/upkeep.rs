@@ -116,12 +116,13 @@ impl Scheduler {
 
     fn requeue_parked(&mut self, slot: u32, actions: &mut Vec<Action>) {
         self.unpark(slot);
-        let signature = self.tasks.at(slot).signature;
+        let (signature, pinned) = (self.tasks.at(slot).signature, self.tasks.at(slot).flags.has(Flags::PINNED));
+        let has_host = if pinned { self.home_of(slot).is_some() } else { self.has_host(signature) };
         // With nobody registered at all nobody has refused it either.
-        if self.workers.len() > 0 && !self.has_host(signature) {
+        if self.workers.len() > 0 && !has_host {
             let task = self.tasks.at_mut(slot);
             if u32::from(task.requeues) >= self.config.limits.max_requeue_attempts {
-                let refusals = self.refusals(signature);
+                let refusals = self.refusals(signature, pinned);
                 self.tasks.extra_mut(slot).refusals = Some(Box::new(refusals));
                 self.settle(slot, Status::Failed, Cause::NoWorker, actions);
                 return;
@@ -488,7 +489,7 @@ impl Scheduler {
         if self.workers.len() > 0 && !self.has_host(signature) {
             if requeues >= self.config.limits.max_requeue_attempts {
                 let id = self.job_id(job);
-                let refused = self.refusals(signature).classes.into_iter();
+                let refused = self.refusals(signature, false).classes.into_iter();
                 actions.extend(refused.map(|(worker, lack)| Action::ElementsRefused { job: id, worker, lack }));
                 self.drop_elements(job, Status::Failed, Cause::NoWorker, actions);
                 self.job_may_be_done(job, actions);

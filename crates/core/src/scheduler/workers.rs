@@ -19,6 +19,8 @@ use crate::worker::{LoadReport, WorkerSpec, WorkerState};
 
 /// Parked tasks looked at when a new class of workers appears; the rest are found by their own timers.
 const UNPARKED_PER_JOIN: usize = 1024;
+/// How often the worker of a pinned task may have been started anew.
+const HEIRS_LOOKED_AT: usize = 256;
 
 impl Scheduler {
     pub(super) fn join(&mut self, spec: WorkerSpec, actions: &mut Vec<Action>) -> Result<(), Refusal> {
@@ -175,6 +177,55 @@ impl Scheduler {
         for (_, _, slot) in places {
             self.unpark(slot);
             self.enqueue(slot, Cause::None, actions);
+        }
+    }
+
+    /// A worker is a former one that was started anew. That may still be believed alive, and keeps what is pinned to it until it
+    /// is not.
+    pub(super) fn succeeds(
+        &mut self,
+        worker: WorkerId,
+        former: WorkerId,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refusal> {
+        let at = self.worker_slot(worker)?;
+        if worker != former {
+            self.heirs.insert(former, worker);
+            self.revisit_parked(self.workers[at].class, actions);
+        }
+        Ok(())
+    }
+
+    /// The worker a task is pinned to, or whoever came after it, while that is registered.
+    pub(crate) fn home_of(&self, slot: u32) -> Option<u32> {
+        let mut home = self.tasks.extra(slot).and_then(|extra| extra.pin)?;
+        for _ in 0..HEIRS_LOOKED_AT {
+            if let Ok(at) = self.worker_slot(home) {
+                return Some(at);
+            }
+            home = *self.heirs.get(&home)?;
+        }
+        None
+    }
+
+    /// Whether a task that waits has somebody to wait for. With nobody registered at all nobody has refused it either; what is pinned
+    /// has its own worker or none.
+    pub(super) fn may_stay(&mut self, slot: u32) -> bool {
+        let task = self.tasks.at(slot);
+        if task.flags.has(Flags::PINNED) {
+            return self.home_of(slot).is_some();
+        }
+        let signature = task.signature;
+        self.workers.len() == 0 || self.has_host(signature)
+    }
+
+    /// A pinned task whose worker has gone is nowhere. Where workers are elsewhere they may come back, and it waits as one that
+    /// nobody can run.
+    pub(super) fn lose_home(&mut self, slot: u32, actions: &mut Vec<Action>) {
+        if self.remote {
+            self.park(slot, actions);
+        } else {
+            self.settle(slot, Status::Failed, Cause::NoWorker, actions);
         }
     }
 

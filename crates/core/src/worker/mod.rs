@@ -3,7 +3,7 @@
 mod holdings;
 mod lease;
 mod machine;
-mod recent;
+pub(crate) mod recent;
 mod registry;
 mod taken;
 #[cfg(test)]

@@ -72,7 +72,8 @@ impl Model {
             }
             Event::SubmitArray { template, count } => self.submit_array(&template, count),
             Event::CancelElement { job, index } => self.cancel_element(job, index),
-            Event::Want { .. }
+            Event::Succeeds { .. }
+            | Event::Want { .. }
             | Event::Began { .. }
             | Event::Ended { .. }
             | Event::Moved { .. }

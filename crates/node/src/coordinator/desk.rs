@@ -105,6 +105,8 @@ pub(super) struct Desk {
     /// By the slot of the worker.
     pub(super) seats: Vec<Option<Seat>>,
     pub(super) worker_names: FxHashMap<Arc<str>, WorkerId>,
+    /// Who had a name that nobody has now.
+    pub(super) former: FxHashMap<Arc<str>, WorkerId>,
     pub(super) jobs: Jobs,
     pub(super) bodies: Bodies,
     /// Bodies that several orders share, and who has them.
@@ -170,6 +172,7 @@ impl Desk {
             along_due: None,
             seats: Vec::new(),
             worker_names: FxHashMap::default(),
+            former: FxHashMap::default(),
             jobs: Jobs::default(),
             bodies: Bodies::default(),
             shared: FxHashMap::default(),
@@ -208,11 +211,12 @@ impl Desk {
 
     /// Gets back what earlier lives have left.
     pub(super) fn restore(&mut self, folded: Folded) {
-        let Folded { journal, names, jobs, keys, workers, next_blob, .. } = folded;
+        let Folded { journal, names, jobs, keys, workers, named, heirs, next_blob, .. } = folded;
         (self.names, self.jobs, self.keys, self.next_blob) = (names, jobs, keys, next_blob);
         for (worker, name) in workers {
             self.restore_seat(worker, &name);
         }
+        self.restore_names(named);
         for job in self.jobs.unfinished() {
             let card = &job.card;
             if card.handle > 0 {
@@ -229,6 +233,9 @@ impl Desk {
         let mut outputs = Vec::new();
         self.machine.restore(self.now, journal, &mut outputs);
         self.carry_out(&mut outputs);
+        for (former, worker) in heirs {
+            self.succeeds(worker, former);
+        }
     }
 
     /// Policies of single task types, whose names are to be known.

@@ -28,6 +28,9 @@ pub(super) struct Folded {
     pub(super) jobs: Jobs,
     pub(super) keys: Keys,
     pub(super) workers: FxHashMap<WorkerId, String>,
+    /// Who had each name last, and in whose place workers were started, in order.
+    pub(super) named: FxHashMap<String, WorkerId>,
+    pub(super) heirs: Vec<(WorkerId, WorkerId)>,
     pub(super) next_blob: u64,
     /// Where the endings of attempts are that are known, as the page says that is applied.
     ends: FxHashMap<(u64, u32), End>,
@@ -111,7 +114,11 @@ impl Folded {
         }
         for WorkerNote { worker, name } in page.workers {
             items.push(Item::Worker { id: worker, name: name.as_str().into() });
-            self.workers.insert(WorkerId::from_bits(worker), name);
+            let worker = WorkerId::from_bits(worker);
+            if let Some(former) = self.named.insert(name.clone(), worker).filter(|former| *former != worker) {
+                self.heirs.push((former, worker));
+            }
+            self.workers.insert(worker, name);
         }
         for card in page.jobs {
             items.push(Item::Job(Box::new(card.clone())));

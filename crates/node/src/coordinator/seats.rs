@@ -6,13 +6,17 @@ use filch_core::coordinator::Input;
 use filch_core::names::{NameError, Sort};
 use filch_core::steal::StealStats;
 use filch_core::wire::talk::{NewName, PeerSteals, Steals, WorkerCard, WorkerNote};
-use filch_core::{Amount, CapabilityId, CapabilitySet, ResourceId, Vector, WorkerId, WorkerSpec};
+use filch_core::{Amount, CapabilityId, CapabilitySet, Event, ResourceId, Vector, WorkerId, WorkerSpec};
+
+use rustc_hash::FxHashMap;
 
 use super::desk::{Desk, Seat};
 use super::history::Item as Past;
 
 /// Peers of a worker that are kept apart, whatever it says.
 const PEERS_KEPT: usize = 64;
+/// Workers that have gone whose names are remembered: under the same name they are the same.
+const FORMER_KEPT: usize = 4096;
 
 impl Seat {
     /// A worker has said how its steals went.
@@ -111,6 +115,10 @@ impl Desk {
             if let Some(before) = before.filter(|before| *before != connection) {
                 self.connections.remove(&before);
             }
+            // One that had the name too, in an earlier life of the coordinator: this one is there.
+            if let Some(former) = self.worker_names.insert(name, worker).filter(|former| *former != worker) {
+                self.succeeds(worker, former);
+            }
             return;
         }
         let at = worker.index();
@@ -119,7 +127,7 @@ impl Desk {
         }
         self.page.workers.push(WorkerNote { worker: worker.to_bits(), name: card.name.clone() });
         self.remember(Past::Worker { id: worker.to_bits(), name: Arc::clone(&name) });
-        self.worker_names.insert(Arc::clone(&name), worker);
+        let former = self.worker_names.insert(Arc::clone(&name), worker).or_else(|| self.former.remove(&name));
         tracing::info!(worker = %name, address = %card.address, "a worker has joined");
         self.seats[at] = Some(Seat {
             id: worker,
@@ -130,6 +138,9 @@ impl Desk {
             steals_by_peer: Vec::new(),
             relayed: 0,
         });
+        if let Some(former) = former {
+            self.succeeds(worker, former);
+        }
     }
 
     /// The connection of a worker has ended. One that was drained and has nothing left is gone for good.
@@ -164,6 +175,20 @@ impl Desk {
         });
     }
 
+    /// A worker was started in the place of another.
+    pub(super) fn succeeds(&mut self, worker: WorkerId, former: WorkerId) {
+        // Of one that is gone too it is not worth knowing.
+        let _ = self.put_event(Event::Succeeds { worker, former });
+    }
+
+    /// Who had which name last: that one has it, or would be the same if it came back.
+    pub(super) fn restore_names(&mut self, named: FxHashMap<String, WorkerId>) {
+        for (name, worker) in named {
+            let names = if self.seat(worker).is_some() { &mut self.worker_names } else { &mut self.former };
+            names.insert(name.into(), worker);
+        }
+    }
+
     pub(super) fn unseat(&mut self, worker: WorkerId) {
         let Some(seat) = self.seats.get_mut(worker.index()) else { return };
         if let Some(seat) = seat.take_if(|seat| seat.id == worker) {
@@ -174,6 +199,10 @@ impl Desk {
             tracing::debug!(worker = %seat.name, id = %worker, "no member any more");
             if self.worker_names.get(&seat.name) == Some(&worker) {
                 self.worker_names.remove(&seat.name);
+                if self.former.len() >= FORMER_KEPT {
+                    self.former.clear();
+                }
+                self.former.insert(Arc::clone(&seat.name), worker);
             }
             self.steals_gone.add(&seat.steals);
         }
