@@ -563,3 +563,40 @@ fn who_comes_and_who_is_lost_is_in_the_logs() {
     wait_for("it has left", || read().contains("a worker has left"));
     assert_eq!(read().matches("beta").count(), 2, "{}", read());
 }
+
+#[test]
+fn a_task_says_what_it_runs_where_and_how_often_it_was_tried() {
+    let mut cluster = Cluster::start(&[]);
+    let shown = |cluster: &Cluster, task: &str| cluster.json(&["task", "show", task, "--json"]);
+    let here = cluster.place.path().canonicalize().expect("a directory");
+    cluster.told(&["submit", "--requires", "paint", "--", "echo", "{}", "{n}", ":::", "a b", "c"]);
+    cluster.told(&["submit", "--array", "5-7:2", "--shell", "--cwd", "/tmp", "--", "echo {n} > /dev/null; true"]);
+    let file = "tasks: [{ name: a, command: 'false', retries: 1, backoff: 10ms }, { name: b, command: [echo, 'x y'] }]";
+    std::fs::write(cluster.place.path().join("two.yaml"), file).expect("written");
+    cluster.told(&["submit", "--file", "two.yaml"]);
+    // Before, while and after they run.
+    for round in 0..2 {
+        for (task, command) in [
+            ("1.1", "echo 'a b' 1"),
+            ("1.2", "echo c 2"),
+            ("2.7", "echo 7 > /dev/null; true"),
+            ("3.1", "false"),
+            ("3.2", "echo 'x y'"),
+        ] {
+            let view = shown(&cluster, task);
+            assert_eq!(view["command"].as_str(), Some(command), "{round}: {view}");
+            let cwd = view["cwd"].as_str().map(|cwd| Path::new(cwd).canonicalize().expect("a directory"));
+            let expected = if task == "2.7" { Path::new("/tmp").canonicalize().ok() } else { Some(here.clone()) };
+            assert_eq!(cwd, expected, "{round}: {view}");
+            let text = cluster.told(&["task", "show", task]);
+            assert!(text.contains(&format!("  {command}\n")) && text.contains("directory"), "{round}: {text}");
+        }
+        if round == 0 {
+            cluster.worker("alpha", &["--slots", "2", "--capability", "paint"]);
+            for job in ["1", "2", "3"] {
+                cluster.run(&["job", "wait", job]);
+            }
+        }
+    }
+    assert_eq!(shown(&cluster, "3.1")["attempts"].as_u64(), Some(2));
+}

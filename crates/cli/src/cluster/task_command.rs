@@ -216,6 +216,8 @@ async fn show(client: &Client, name: &str, as_json: bool) -> anyhow::Result<Exit
     output::print(&facts(&[
         ("task", format!("{}.{}", task.job, task.number)),
         ("name", or_dash(task.name.clone())),
+        ("command", or_dash(task.command.clone())),
+        ("directory", or_dash(task.cwd.clone())),
         ("status", task.status.clone()),
         ("cause", or_dash(task.cause.clone())),
         ("exit", or_dash(code(&task))),

@@ -1,6 +1,7 @@
 //! Answers to questions about the state: from memory where it is there, from history where it is not. Changes nothing.
 
 mod listing;
+mod task;
 mod why;
 
 use std::sync::Arc;
@@ -162,48 +163,6 @@ impl Desk {
         }
         view.worker = tried.and_then(|tried| tried.worker).map(|worker| self.worker_name(worker));
         (view, tried.map_or(0, |tried| tried.ending))
-    }
-
-    fn task_query(&mut self, connection: u64, id: u64, number: u64, index: u32) -> Result<(), No> {
-        let job = self.jobs.get(number);
-        if let Some(job) = job {
-            if u64::from(index) >= job.card.total {
-                return Err(No::Because(unknown_task(number, index)));
-            }
-            if let Some(task) = self.jobs.at(number, index) {
-                let (mut view, left) = self.task_view(job, index, task);
-                let (store, shard) = (Arc::clone(&self.store), self.shard);
-                self.ask_history(connection, id, move |_| {
-                    if let Some(ending) = ending(&*store, shard, left)? {
-                        ended_with(&mut view, &ending);
-                    }
-                    Ok(Later::Json(json(&view)))
-                });
-                return Ok(());
-            }
-        }
-        let card = job.map(|job| job.card.clone());
-        let rest = self.rest_status(number);
-        let (store, shard) = (Arc::clone(&self.store), self.shard);
-        self.ask_history(connection, id, move |history| {
-            let card = match card {
-                Some(card) => card,
-                None => match history.job(number)? {
-                    Some((card, ..)) => card,
-                    None => return Ok(Later::Refused(unknown_job(number))),
-                },
-            };
-            let Some(outcome) = history.task(number, u64::from(index))? else {
-                if u64::from(index) >= card.total {
-                    return Ok(Later::Refused(unknown_task(number, index)));
-                }
-                return Ok(Later::Json(json(&blank_view(&card, &card.numbers(), index, rest))));
-            };
-            let workers = history.workers()?;
-            let ending = ending(&*store, shard, outcome.ending)?;
-            Ok(Later::Json(json(&past_view((&card, &card.numbers()), &outcome, &workers, ending.as_ref()))))
-        });
-        Ok(())
     }
 
     /// How a single task ended that is over.
@@ -381,6 +340,8 @@ fn blank_view(card: &JobCard, numbers: &Numbers, index: u32, status: &str) -> Ta
         index,
         number: numbers.number(index),
         name: card.task_names.get(index as usize).filter(|name| !name.is_empty()).cloned(),
+        command: None,
+        cwd: None,
         status: status.to_owned(),
         cause: None,
         attempts: 0,
