@@ -600,3 +600,85 @@ fn a_task_says_what_it_runs_where_and_how_often_it_was_tried() {
     }
     assert_eq!(shown(&cluster, "3.1")["attempts"].as_u64(), Some(2));
 }
+
+#[test]
+fn what_a_cancelled_task_wrote_is_kept() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "2"]);
+    let script = "trap 'echo caught >&2; exit 3' TERM; echo begun; touch begun-$FILCH_JOB-$FILCH_TASK; sleep 60 & wait";
+    let begun = |cluster: &Cluster, name: &str| cluster.place.path().join(name).exists();
+    cluster.told(&["submit", "--array", "1-2", "--", "sh", "-c", script]);
+    wait_for("they run", || begun(&cluster, "begun-1-1") && begun(&cluster, "begun-1-2"));
+    // The task alone, then the rest of its job.
+    cluster.told(&["job", "cancel", "1.2"]);
+    cluster.told(&["job", "cancel", "1"]);
+    let kept = |cluster: &Cluster, task: &str| {
+        let logs = cluster.run(&["task", "logs", task]);
+        (logs.stdout == b"begun\n" && logs.stderr == b"caught\n", logs)
+    };
+    for task in ["1.1", "1.2"] {
+        wait_for("what it wrote is kept", || kept(&cluster, task).0);
+        let shown = cluster.json(&["task", "show", task, "--json"]);
+        assert_eq!((shown["status"].as_str(), shown["exit_code"].as_i64()), (Some("cancelled"), Some(3)), "{shown}");
+        assert!(shown["ran_s"].as_f64().is_some_and(|ran| ran > 0.0), "{shown}");
+    }
+    let job = cluster.json(&["job", "show", "1", "--json"]);
+    assert_eq!((job["cancelled"].as_u64(), job["state"].as_str()), (Some(2), Some("cancelled")), "{job}");
+    let listed = cluster.json(&["task", "list", "1", "--json"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
+    // What is kept survives the coordinator, and is in its journal too.
+    cluster.begin_anew_from_the_journal("1");
+    for task in ["1.1", "1.2"] {
+        assert!(kept(&cluster, task).0, "{:?}", kept(&cluster, task).1);
+        assert_eq!(cluster.json(&["task", "show", task, "--json"])["status"], "cancelled");
+    }
+
+    // The worker says it to the coordinator that is there when the task has stopped.
+    wait_for("the worker is back", || cluster.json(&["worker", "show", "alpha", "--json"])["connected"] == true);
+    let script = "trap 'touch stopping; while ! test -e go; do :; done; echo caught >&2; exit 3' TERM; echo begun; \
+                  touch begun-2-1; sleep 60 & wait";
+    cluster.told(&["submit", "--", "sh", "-c", script]);
+    wait_for("it runs", || begun(&cluster, "begun-2-1"));
+    cluster.told(&["job", "cancel", "2"]);
+    wait_for("it was told", || begun(&cluster, "stopping"));
+    cluster.begin_anew_from_the_journal("2");
+    std::fs::write(cluster.place.path().join("go"), "").expect("written");
+    wait_for("what it wrote is kept", || kept(&cluster, "2").0);
+    let shown = cluster.json(&["task", "show", "2", "--json"]);
+    assert_eq!((shown["status"].as_str(), shown["worker"].as_str()), (Some("cancelled"), Some("alpha")), "{shown}");
+}
+
+#[test]
+fn earlier_attempts_have_logs_too() {
+    let mut cluster = Cluster::start(&[]);
+    cluster.worker("alpha", &["--slots", "2"]);
+    let script = "test $FILCH_ATTEMPT = 3 || { echo try $FILCH_ATTEMPT; exit 1; }";
+    let retried = ["submit", "--retries", "2", "--backoff", "10ms", "--", "sh", "-c"];
+    cluster.told(&[&retried[..], &[script]].concat());
+    cluster.told(&[&retried[..], &["echo try $FILCH_ATTEMPT; exit 1"]].concat());
+    cluster.told(&["submit", "--retries", "1", "--backoff", "60s", "--", "sh", "-c", "echo first; exit 1"]);
+    cluster.run(&["job", "wait", "1", "2"]);
+    let logs = |cluster: &Cluster, options: &[&str]| {
+        let output = cluster.run(&[&["task", "logs"], options].concat());
+        String::from_utf8_lossy(&if output.status.success() { output.stdout } else { output.stderr }).into_owned()
+    };
+    for round in 0..2 {
+        assert_eq!(logs(&cluster, &["1"]), "", "{round}");
+        assert_eq!(logs(&cluster, &["2"]), "try 3\n", "{round}");
+        assert_eq!(logs(&cluster, &["2", "--attempt", "3"]), "try 3\n", "{round}");
+        for job in ["1", "2"] {
+            for attempt in ["1", "2"] {
+                assert_eq!(logs(&cluster, &[job, "--attempt", attempt]), format!("try {attempt}\n"), "{round}: {job}");
+            }
+        }
+        let none = logs(&cluster, &["2", "--attempt", "4"]);
+        assert!(none.contains("attempt 4") && none.contains("3 attempts"), "{none}");
+        let shown = cluster.json(&["task", "show", "1", "--json"]);
+        assert_eq!((shown["exit_code"].as_i64(), shown["attempts"].as_u64()), (Some(0), Some(3)), "{shown}");
+        if round == 0 {
+            wait_for("it has failed once", || logs(&cluster, &["3", "--attempt", "1"]) == "first\n");
+            cluster.begin_anew_from_the_journal("1");
+        }
+    }
+    assert_eq!(logs(&cluster, &["3", "--attempt", "1"]), "first\n");
+}

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use super::catch_up::ended;
 use super::desk::{Desk, Seat};
+use super::endings::{kept_of, nothing_of};
 use super::history::{History, Item as Past, Outcome};
 use super::jobs::Job;
 use super::looks::Seen;
@@ -151,8 +152,7 @@ impl Desk {
             status.name().clone_into(&mut view.status);
         }
         let (tried, live) = (self.jobs.tried(task), self.jobs.live(task));
-        let attempt = scheduler.current(task).map(|held| held.attempt).or(tried.map(|tried| tried.attempt));
-        view.attempts = attempt.map_or(0, filch_core::attempt_in_life);
+        view.attempts = self.attempts(task);
         if let Some(live) = live {
             view.worker = Some(self.worker_name(live.worker));
             if live.runs {
@@ -163,6 +163,13 @@ impl Desk {
         }
         view.worker = tried.and_then(|tried| tried.worker).map(|worker| self.worker_name(worker));
         (view, tried.map_or(0, |tried| tried.ending))
+    }
+
+    /// How many attempts were made of a task that is not settled.
+    pub(super) fn attempts(&self, task: TaskId) -> u32 {
+        let current = self.machine.scheduler().current(task).map(|held| held.attempt);
+        let attempt = current.or_else(|| self.jobs.tried(task).map(|tried| tried.attempt));
+        attempt.map_or(0, filch_core::attempt_in_life)
     }
 
     /// How a single task ended that is over.
@@ -179,8 +186,16 @@ impl Desk {
         });
     }
 
-    /// What a task that has ended wrote.
-    pub(super) fn past_output(&self, connection: u64, id: u64, (number, index): (u64, u32), seen: Seen) {
+    /// What an attempt wrote that is kept there.
+    pub(super) fn kept_output(&self, connection: u64, id: u64, kept: u64) {
+        let (store, shard) = (Arc::clone(&self.store), self.shard);
+        self.ask_history(connection, id, move |_| {
+            Ok(Later::Output(Box::new(ending(&*store, shard, kept)?.unwrap_or_default())))
+        });
+    }
+
+    /// What a task that has ended wrote; in one of its earlier attempts, if only that is wanted.
+    pub(super) fn past_output(&self, connection: u64, id: u64, (number, index): (u64, u32), seen: Seen, only: u32) {
         let (store, shard) = (Arc::clone(&self.store), self.shard);
         let waits = self.jobs.get(number).is_some_and(|job| job.done_at.is_none());
         self.ask_history(connection, id, move |history| {
@@ -188,7 +203,15 @@ impl Desk {
                 let why = if waits { "the task has not begun".to_owned() } else { unknown_task(number, index) };
                 return Ok(Later::Refused(why));
             };
-            Ok(match ending(&*store, shard, outcome.ending)? {
+            let mut last = ending(&*store, shard, outcome.ending)?;
+            if only > 0 && only != outcome.attempts {
+                let kept = last.as_ref().and_then(|last| kept_of(&last.earlier, only));
+                last = ending(&*store, shard, kept.unwrap_or(0))?;
+                if last.is_none() {
+                    return Ok(Later::Refused(nothing_of(only, outcome.attempts)));
+                }
+            }
+            Ok(match last {
                 Some(ending) if seen == Seen::default() => Later::Output(Box::new(ending)),
                 Some(ending) => Later::Rest(seen.rest(&ending)),
                 // It ended well and had nothing to say, or nothing is kept of it any more.
@@ -386,7 +409,9 @@ fn ended_with(view: &mut TaskView, ending: &Ending) {
     view.exit_code = ending.exit_code;
     view.signal = ending.signal;
     view.error = Some(ending.error.clone()).filter(|error| !error.is_empty());
-    view.cpu_s = Some(seconds(ending.cpu_user_nanos + ending.cpu_system_nanos));
+    // Of what was no program nothing was measured.
+    let measured = ending.wall_nanos > 0;
+    view.cpu_s = measured.then(|| seconds(ending.cpu_user_nanos + ending.cpu_system_nanos));
     view.peak_memory = Some(ending.peak_memory).filter(|peak| *peak > 0);
     view.peak_memory_is_bound = ending.peak_memory_bound && ending.peak_memory > 0;
 }
