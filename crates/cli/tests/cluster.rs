@@ -682,3 +682,51 @@ fn earlier_attempts_have_logs_too() {
     }
     assert_eq!(logs(&cluster, &["3", "--attempt", "1"]), "first\n");
 }
+
+/// What a command says on standard error while it runs.
+fn said_by(cluster: &mut Cluster, name: &str, arguments: &[&str]) -> (u32, impl Fn() -> String + use<>) {
+    let place = cluster.place.path().to_owned();
+    let mut command = cluster.command(arguments);
+    let file = |end: &str| File::create(place.join(format!("{name}.{end}"))).expect("a file");
+    let child = command.stdout(file("out")).stderr(file("err")).spawn().expect("the binary runs");
+    let id = child.id();
+    cluster.processes.push(child);
+    let said = place.join(format!("{name}.err"));
+    (id, move || std::fs::read_to_string(&said).unwrap_or_default())
+}
+
+#[test]
+fn whoever_waits_for_what_nobody_can_run_hears_why() {
+    let mut cluster = Cluster::start(&[]);
+    let (submits, submitter) =
+        said_by(&mut cluster, "submit", &["submit", "--wait", "--json", "--requires", "sculpt", "--", "echo", "done"]);
+    wait_for("the job is there", || cluster.run(&["job", "show", "1"]).status.success());
+    let (waits, waiter) = said_by(&mut cluster, "wait", &["job", "wait", "1", "--json"]);
+    for said in [&submitter as &dyn Fn() -> String, &waiter] {
+        wait_for("it says that nobody is there", || said().contains("no worker is connected"));
+        assert!(said().contains("`filch worker`") && said().contains("`filch job cancel 1`"), "{}", said());
+    }
+    cluster.worker("alpha", &["--slots", "1"]);
+    for said in [&submitter as &dyn Fn() -> String, &waiter] {
+        wait_for("it says who lacks what", || said().contains("alpha: it lacks `sculpt`"));
+        assert!(said().contains("`filch task why 1`"), "{}", said());
+    }
+    // Nothing is said again that has not changed.
+    std::thread::sleep(Duration::from_secs(6));
+    cluster.worker("beta", &["--slots", "1", "--capability", "sculpt"]);
+    for (id, said) in [(submits, &submitter as &dyn Fn() -> String), (waits, &waiter)] {
+        assert_eq!(ends(cluster.take(id)), Some(0));
+        let text = said();
+        assert_eq!((text.matches("no worker is connected").count(), text.matches("sculpt").count()), (1, 1), "{text}");
+    }
+    for name in ["submit.out", "wait.out"] {
+        let out = std::fs::read_to_string(cluster.place.path().join(name)).expect("a file");
+        let values: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&out).into_iter().collect();
+        assert!(values.is_ok_and(|values| !values.is_empty()), "{out}");
+    }
+
+    // Where all goes well nothing is said, however long it takes.
+    let output = cluster.run(&["submit", "--wait", "--array", "1-4", "--", "sleep", "2.5"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !said.contains("waits"), "{said}");
+}

@@ -2,6 +2,7 @@
 
 pub(crate) mod job_command;
 pub(crate) mod serve;
+mod stall;
 pub(crate) mod stats;
 pub(crate) mod submit;
 mod table;
