@@ -173,7 +173,7 @@ fn a_cause_is_told_once() {
     let mut command = cluster.command(&["worker", "list"]);
     let output = command.env("FILCH_ACCESS", cluster.place.path()).output().expect("the binary runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), said.matches("Is a directory").count()), (Some(1), 1), "{said}");
+    assert_eq!((output.status.code(), said.matches("Is a directory").count()), (Some(2), 1), "{said}");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn tasks_of_a_run_reach_no_cluster_that_does_not_know_them() {
     let cluster = Cluster::start(&["--plain"]);
     let binary = env!("CARGO_BIN_EXE_filch");
     let access = cluster.place.path().join("access.json");
-    for (words, status) in [(&["spawn", "--", "true"][..], 2), (&["submit", "--", "true"], 1), (&["job", "list"], 1)] {
+    for (words, status) in [(&["spawn", "--", "true"][..], 2), (&["submit", "--", "true"], 2), (&["job", "list"], 2)] {
         let words = [&["run", "--json", "--", binary], words].concat();
         let output = cluster.command(&words).env("FILCH_ACCESS", &access).output().expect("the binary runs");
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -357,7 +357,7 @@ fn what_cannot_be_done_is_said_with_the_next_step() {
         (&["submit", "--pin", "nobody", "--", "true"], 1, "there is no worker `nobody`"),
         (&["submit"], 2, "there is no command to run"),
         (&["spawn", "--", "true"], 2, "this is no task of a cluster"),
-        (&["job", "list", "--access", "nowhere.json"], 1, "there is no access file nowhere.json"),
+        (&["job", "list", "--access", "nowhere.json"], 2, "there is no access file nowhere.json"),
         (&["serve", "--plain"], 2, "--plain listens on a loopback address only"),
     ];
     for (arguments, status, expected) in cases {

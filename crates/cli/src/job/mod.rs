@@ -13,6 +13,7 @@ mod plan;
 mod terms;
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use filch_core::config::ConfigErrors;
@@ -37,6 +38,12 @@ impl Usage {
         Usage { message: message.into(), help: None, idle: false }
     }
 
+    /// A file was named that cannot be written at all.
+    pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Usage {
+        Usage::new(format!("cannot write `{}`: {error}", path.display()))
+            .help("name a file in a directory that exists and that you may write to")
+    }
+
     /// There is nothing to do, and that is nobody's mistake: what comes through a pipe may be empty.
     pub(crate) fn nothing(message: impl Into<String>) -> Usage {
         Usage { idle: true, ..Usage::new(message) }
@@ -57,6 +64,8 @@ impl Usage {
         ExitCode::from(2)
     }
 }
+
+impl std::error::Error for Usage {}
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
