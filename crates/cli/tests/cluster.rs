@@ -570,7 +570,7 @@ fn a_task_says_what_it_runs_where_and_how_often_it_was_tried() {
     let shown = |cluster: &Cluster, task: &str| cluster.json(&["task", "show", task, "--json"]);
     let here = cluster.place.path().canonicalize().expect("a directory");
     cluster.told(&["submit", "--requires", "paint", "--", "echo", "{}", "{n}", ":::", "a b", "c"]);
-    cluster.told(&["submit", "--array", "5-7:2", "--shell", "--cwd", "/tmp", "--", "echo {n} > /dev/null; true"]);
+    cluster.told(&["submit", "--array", "5-7:2", "--shell", "--cwd", "/tmp", "--", "echo {n} > /dev/null\ntrue"]);
     let file = "tasks: [{ name: a, command: 'false', retries: 1, backoff: 10ms }, { name: b, command: [echo, 'x y'] }]";
     std::fs::write(cluster.place.path().join("two.yaml"), file).expect("written");
     cluster.told(&["submit", "--file", "two.yaml"]);
@@ -579,7 +579,7 @@ fn a_task_says_what_it_runs_where_and_how_often_it_was_tried() {
         for (task, command) in [
             ("1.1", "echo 'a b' 1"),
             ("1.2", "echo c 2"),
-            ("2.7", "echo 7 > /dev/null; true"),
+            ("2.7", "echo 7 > /dev/null\ntrue"),
             ("3.1", "false"),
             ("3.2", "echo 'x y'"),
         ] {
@@ -589,7 +589,10 @@ fn a_task_says_what_it_runs_where_and_how_often_it_was_tried() {
             let expected = if task == "2.7" { Path::new("/tmp").canonicalize().ok() } else { Some(here.clone()) };
             assert_eq!(cwd, expected, "{round}: {view}");
             let text = cluster.told(&["task", "show", task]);
-            assert!(text.contains(&format!("  {command}\n")) && text.contains("directory"), "{round}: {text}");
+            assert!(
+                text.contains(&format!("  {}\n", command.replace('\n', "\\n"))) && text.contains("directory"),
+                "{round}: {text}"
+            );
         }
         if round == 0 {
             cluster.worker("alpha", &["--slots", "2", "--capability", "paint"]);
@@ -671,6 +674,7 @@ fn earlier_attempts_have_logs_too() {
                 assert_eq!(logs(&cluster, &[job, "--attempt", attempt]), format!("try {attempt}\n"), "{round}: {job}");
             }
         }
+        assert_eq!(logs(&cluster, &["1", "--attempt", "3"]), "", "{round}");
         let none = logs(&cluster, &["2", "--attempt", "4"]);
         assert!(none.contains("attempt 4") && none.contains("3 attempts"), "{none}");
         let shown = cluster.json(&["task", "show", "1", "--json"]);
@@ -680,7 +684,15 @@ fn earlier_attempts_have_logs_too() {
             cluster.begin_anew_from_the_journal("1");
         }
     }
-    assert_eq!(logs(&cluster, &["3", "--attempt", "1"]), "first\n");
+    // It was tried and is over, but not by that.
+    cluster.told(&["submit", "--retries", "2", "--backoff", "60s", "--", "sh", "-c", "echo only; exit 4"]);
+    wait_for("it has failed", || cluster.json(&["task", "show", "4", "--json"])["status"] == "retrying");
+    cluster.told(&["job", "cancel", "4"]);
+    let shown = cluster.json(&["task", "show", "4", "--json"]);
+    assert_eq!((shown["status"].as_str(), shown["exit_code"].as_i64()), (Some("cancelled"), Some(4)), "{shown}");
+    for options in [&["4"][..], &["4", "--attempt", "1"]] {
+        assert_eq!(logs(&cluster, options), "only\n");
+    }
 }
 
 /// What a command says on standard error while it runs.

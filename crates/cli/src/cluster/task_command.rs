@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Reach;
 use super::table::{ago, bytes, facts, or_dash, seconds, table, text};
-use crate::job::Usage;
+use crate::job::{Usage, one_line};
 use crate::{output, runtime};
 
 /// List and show tasks, what they wrote, and why they are where they are.
@@ -220,7 +220,7 @@ async fn show(client: &Client, name: &str, as_json: bool) -> anyhow::Result<Exit
     output::print(&facts(&[
         ("task", format!("{}.{}", task.job, task.number)),
         ("name", or_dash(task.name.clone())),
-        ("command", or_dash(task.command.clone())),
+        ("command", or_dash(task.command.as_deref().map(one_line))),
         ("directory", or_dash(task.cwd.clone())),
         ("status", task.status.clone()),
         ("cause", or_dash(task.cause.clone())),

@@ -20,6 +20,7 @@ use filch_core::config::ConfigErrors;
 
 pub(crate) use amounts::{Lasting, Resource, Size};
 pub(crate) use args::{JobArgs, Surroundings};
+pub(crate) use command::one_line;
 pub(crate) use plan::{Plan, Tasks};
 
 use crate::output;

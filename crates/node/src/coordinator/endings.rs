@@ -141,6 +141,13 @@ pub(super) fn kept_of(earlier: &[Earlier], attempt: u32) -> Option<u64> {
     earlier.iter().rev().find(|one| attempt_in_life(one.attempt) == attempt).map(|one| one.ending)
 }
 
+/// Where the latest attempt is kept, if its task was over later and had nothing more to say.
+pub(super) fn before_the_end(ending: &Ending) -> Option<u64> {
+    let latest = ending.earlier.last().filter(|one| one.attempt == ending.attempt)?;
+    let silent = ending.wall_nanos == 0 && ending.error.is_empty() && ending.exit_code.is_none();
+    silent.then_some(latest.ending)
+}
+
 /// Why there is nothing to show of an attempt.
 pub(super) fn nothing_of(attempt: u32, made: u32) -> String {
     let made = format!("{made} attempt{}", if made == 1 { "" } else { "s" });

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::catch_up::ended;
 use super::desk::{Desk, Seat};
-use super::endings::{kept_of, nothing_of};
+use super::endings::{before_the_end, kept_of, nothing_of};
 use super::history::{History, Item as Past, Outcome};
 use super::jobs::Job;
 use super::looks::Seen;
@@ -204,10 +204,13 @@ impl Desk {
                 return Ok(Later::Refused(why));
             };
             let mut last = ending(&*store, shard, outcome.ending)?;
-            if only > 0 && only != outcome.attempts {
+            if only > 0 {
                 let kept = last.as_ref().and_then(|last| kept_of(&last.earlier, only));
-                last = ending(&*store, shard, kept.unwrap_or(0))?;
-                if last.is_none() {
+                if let Some(kept) = kept {
+                    last = ending(&*store, shard, kept)?;
+                }
+                let is_latest = only == outcome.attempts;
+                if !is_latest && (kept.is_none() || last.is_none()) {
                     return Ok(Later::Refused(nothing_of(only, outcome.attempts)));
                 }
             }
@@ -455,6 +458,12 @@ pub(super) fn ending(store: &dyn Store, shard: Shard, blob: u64) -> Result<Optio
     if blob == 0 {
         return Ok(None);
     }
-    let bytes = store.blob(shard, BlobId(blob))?;
-    Ok(bytes.and_then(|bytes| Ending::decode(&*bytes).ok()))
+    let read = |blob: u64| -> Result<Option<Ending>, crate::store::Error> {
+        Ok(store.blob(shard, BlobId(blob))?.and_then(|bytes| Ending::decode(&*bytes).ok()))
+    };
+    let Some(found) = read(blob)? else { return Ok(None) };
+    // A task that was over while it waited for its next attempt left what the latest one did.
+    let Some(latest) = before_the_end(&found) else { return Ok(Some(found)) };
+    let Some(latest) = read(latest)? else { return Ok(Some(found)) };
+    Ok(Some(Ending { earlier: found.earlier, ..latest }))
 }
