@@ -612,9 +612,13 @@ fn what_a_cancelled_task_wrote_is_kept() {
     let begun = |cluster: &Cluster, name: &str| cluster.place.path().join(name).exists();
     cluster.told(&["submit", "--array", "1-2", "--", "sh", "-c", script]);
     wait_for("they run", || begun(&cluster, "begun-1-1") && begun(&cluster, "begun-1-2"));
+    let follower = cluster.command(&["task", "logs", "-f", "1.1"]).spawn().expect("the binary runs");
+    std::thread::sleep(Duration::from_millis(300));
     // The task alone, then the rest of its job.
     cluster.told(&["job", "cancel", "1.2"]);
     cluster.told(&["job", "cancel", "1"]);
+    let seen = follower.wait_with_output().expect("it ends");
+    assert_eq!((seen.stdout.as_slice(), seen.stderr.as_slice()), (&b"begun\n"[..], &b"caught\n"[..]), "{seen:?}");
     let kept = |cluster: &Cluster, task: &str| {
         let logs = cluster.run(&["task", "logs", task]);
         (logs.stdout == b"begun\n" && logs.stderr == b"caught\n", logs)
@@ -640,7 +644,7 @@ fn what_a_cancelled_task_wrote_is_kept() {
     wait_for("the worker is back", || cluster.json(&["worker", "show", "alpha", "--json"])["connected"] == true);
     let script = "trap 'touch stopping; while ! test -e go; do :; done; echo caught >&2; exit 3' TERM; echo begun; \
                   touch begun-2-1; sleep 60 & wait";
-    cluster.told(&["submit", "--", "sh", "-c", script]);
+    cluster.told(&["submit", "--key", "one", "--", "sh", "-c", script]);
     wait_for("it runs", || begun(&cluster, "begun-2-1"));
     cluster.told(&["job", "cancel", "2"]);
     wait_for("it was told", || begun(&cluster, "stopping"));
@@ -649,6 +653,32 @@ fn what_a_cancelled_task_wrote_is_kept() {
     wait_for("what it wrote is kept", || kept(&cluster, "2").0);
     let shown = cluster.json(&["task", "show", "2", "--json"]);
     assert_eq!((shown["status"].as_str(), shown["worker"].as_str()), (Some("cancelled"), Some("alpha")), "{shown}");
+
+    // So it is with a key, which is free only then.
+    let script = "trap 'echo caught >&2; exit 3' TERM; echo begun; touch begun-$FILCH_JOB-1; sleep 60 & wait";
+    cluster.told(&["submit", "--key", "one", "--", "sh", "-c", script]);
+    wait_for("it runs", || begun(&cluster, "begun-3-1"));
+    cluster.told(&["job", "cancel", "3"]);
+    wait_for("what it wrote is kept", || kept(&cluster, "3").0);
+}
+
+/// Whoever looks on at a task that a worker was to stop, which is lost, hears that it is over.
+#[test]
+fn nobody_looks_on_for_ever_at_what_a_lost_worker_was_to_stop() {
+    let mut cluster = Cluster::start_with("limits: { lease: 1s }", &[]);
+    let alpha = cluster.worker("alpha", &["--slots", "1"]);
+    let script = "trap 'touch stopping; while :; do :; done' TERM; echo begun; touch begun; sleep 60 & wait";
+    cluster.told(&["submit", "--", "sh", "-c", script]);
+    wait_for("it runs", || cluster.place.path().join("begun").exists());
+    let follower = cluster.command(&["task", "logs", "-f", "1"]).spawn().expect("the binary runs");
+    std::thread::sleep(Duration::from_millis(300));
+    cluster.told(&["job", "cancel", "1"]);
+    wait_for("it was told", || cluster.place.path().join("stopping").exists());
+    cluster.kill(alpha);
+    let began = Instant::now();
+    let seen = follower.wait_with_output().expect("it ends");
+    assert_eq!((seen.stdout.as_slice(), seen.status.code()), (&b"begun\n"[..], Some(0)), "{seen:?}");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -637,7 +637,8 @@ impl Desk {
         if status == Status::Cancelled && live.is_some() {
             self.expect_words(task, attempt, outcome);
         }
-        if !self.looked_at.is_empty() {
+        // Those who look on see the rest of what is being stopped.
+        if !self.looked_at.is_empty() && !self.is_stopping(task, attempt, worker) {
             self.end_looks(task, ending.as_ref());
         }
         self.tell_ended(task, &outcome, worker, ending);

@@ -47,6 +47,10 @@ impl Unsaid {
 impl Desk {
     /// What is known of the end of an attempt that is not the last goes to the store.
     pub(super) fn note_end(&mut self, task: TaskId, attempt: u32) {
+        if self.jobs.note(task).is_none() {
+            // Its key is free now, and it was settled before: what there is to say of it comes late.
+            return;
+        }
         let ending = self.endings.remove(&(task.to_bits(), attempt));
         let ending = self.keep_ending(task, attempt, ending.as_ref(), 0);
         let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
@@ -107,9 +111,19 @@ impl Desk {
         self.unsaid.insert(task, attempt, outcome, earlier);
     }
 
+    /// Whether a task that is being settled runs on until its worker has stopped it.
+    pub(super) fn is_stopping(&self, task: TaskId, attempt: u32, worker: Option<WorkerId>) -> bool {
+        let revoked = worker.map(|worker| self.machine.scheduler().revoked(worker));
+        revoked.is_some_and(|mut revoked| revoked.any(|held| (held.task, held.attempt) == (task, attempt)))
+    }
+
     /// An attempt has ended: if its task was cancelled before, what there is to say of it is kept all the same.
     pub(super) fn hear_late_words(&mut self, held: Held) {
         let key = (held.task.to_bits(), held.attempt);
+        if !self.looked_at.is_empty() && self.jobs.note(held.task).is_none() {
+            let ending = self.endings.get(&key).cloned();
+            self.end_looks(held.task, ending.as_ref());
+        }
         let Some((outcome, earlier)) = self.unsaid.take(key) else { return };
         let Some(ending) = self.endings.remove(&key) else { return };
         let Some((_, ran, worker)) = self.ran.filter(|(own, ..)| *own == held) else { return };

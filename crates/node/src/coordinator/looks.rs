@@ -139,6 +139,13 @@ impl Desk {
         self.looked_at.remove(&task);
     }
 
+    /// A worker is gone: if it was about to stop a task that is settled, nobody says more of that.
+    pub(super) fn end_looks_of_settled(&mut self) {
+        let settled: Vec<TaskId> =
+            self.looked_at.keys().copied().filter(|task| self.jobs.note(*task).is_none()).collect();
+        settled.into_iter().for_each(|task| self.end_looks(task, None));
+    }
+
     /// One of those who look on at a connection does so no longer.
     pub(super) fn look_away(&mut self, task: TaskId, connection: u64) {
         let Some(connections) = self.looked_at.get_mut(&task) else { return };
