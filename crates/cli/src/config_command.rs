@@ -37,7 +37,7 @@ enum Command {
 
 /// Find the mistakes in configuration files.
 ///
-/// Prints every mistake with its line and column to standard error and exits with 1 if there is any.
+/// Prints every mistake with its line and column to standard error and exits with 2 if there is any.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -119,7 +119,7 @@ fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         failures.iter().for_each(Failure::complain);
         output::print(&sound)?;
     }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
 fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
@@ -131,7 +131,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         Ok(loaded) => loaded,
         Err(failure) => {
             failure.complain();
-            return Ok(ExitCode::FAILURE);
+            return Ok(ExitCode::from(2));
         }
     };
     let text = if args.json { pretty(&settings_json(&loaded))? } else { loaded.to_yaml() };

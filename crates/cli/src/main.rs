@@ -25,6 +25,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use mimalloc::MiMalloc;
 
+use crate::job::Usage;
+
 /// Large tables in large pages: with very many workers and tasks, finding where a page of memory is costs as much as
 /// reading it.
 #[global_allocator]
@@ -86,10 +88,13 @@ fn main() -> ExitCode {
         Ok(status) => status,
         // The reader of our output, such as `head`, has seen enough; that is no failure.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::error(&with_causes(&error), None);
-            ExitCode::FAILURE
-        }
+        Err(error) => match error.downcast_ref::<Usage>() {
+            Some(usage) => usage.complain(),
+            None => {
+                output::error(&with_causes(&error), None);
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 

@@ -54,7 +54,7 @@ fn a_sound_file_is_ok() {
 fn mistakes_go_to_standard_error_with_their_place() {
     let path = file("mistakes.yaml", "seed: 1\nstealing:\n  strategy: randm\n  take: two\n");
     let output = run(&["config", "check", EXAMPLE, &path]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert_eq!(out(&output), format!("{EXAMPLE}: ok\n"));
     let expected = format!(
         "{path}:3:13: error: `stealing.strategy` expects random, least_loaded, most_loaded, power_of_two or adaptive, found `randm`\n    \
@@ -68,7 +68,7 @@ fn mistakes_go_to_standard_error_with_their_place() {
 #[test]
 fn mistakes_as_json() {
     let output = run_with_input(&["config", "check", "--json", "-"], b"sed: 1\nretry: { jitter: 2 }\n");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let problems = json(&output);
     assert_eq!(
         problems,
@@ -87,7 +87,7 @@ fn mistakes_as_json() {
 fn a_missing_file_is_answered_with_the_next_step() {
     for arguments in [["config", "check", "no-such.yaml"], ["config", "show", "no-such.yaml"]] {
         let output = run(&arguments);
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(2));
         let message = err(&output);
         assert!(message.starts_with("error: cannot read `no-such.yaml`: "), "{message}");
         assert!(
@@ -104,7 +104,7 @@ fn inputs_that_are_no_text_or_too_long_are_refused() {
     let output = run_with_input(&["config", "check", "-"], b"seed: \xff");
     assert!(err(&output).starts_with("<stdin>:1:7: error: not UTF-8 text"), "{}", err(&output));
     let output = run_with_input(&["config", "check", "-"], &vec![b'#'; 4 << 20]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("at most 1048576 bytes"), "{}", err(&output));
 }
 
@@ -143,7 +143,7 @@ fn settings_as_json() {
 fn a_wrong_file_is_not_shown() {
     let path = file("wrong.yaml", "limits: { key_limit: 0 }\n");
     let output = run(&["config", "show", &path]);
-    assert_eq!((out(&output).as_str(), output.status.code()), ("", Some(1)));
+    assert_eq!((out(&output).as_str(), output.status.code()), ("", Some(2)));
     assert!(err(&output).starts_with(&format!("{path}:1:22: error: `limits.key_limit` must be")), "{}", err(&output));
 }
 

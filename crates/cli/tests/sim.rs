@@ -109,8 +109,8 @@ fn wrong_input_is_refused_with_what_to_do() {
     let path = file.to_string_lossy().into_owned();
     let cases: [(&[&str], i32, &str); 10] = [
         (&["sim", "run", "hotspot"], 2, "did you mean `hot-spot`?"),
-        (&["sim", "run", &path], 1, "wrong.yaml:3:13"),
-        (&["sim", "run", "no/such.yaml"], 1, "cannot read `no/such.yaml`"),
+        (&["sim", "run", &path], 2, "wrong.yaml:3:13"),
+        (&["sim", "run", "no/such.yaml"], 2, "cannot read `no/such.yaml`"),
         (&["sim", "run", "basic", "--policy", "fastest"], 2, "scheduling.policy"),
         (&["sim", "run", "basic", "--latency", "soon"], 2, "a duration"),
         (&["sim", "sweep", "basic", "--vary", "network.lag=1,2"], 2, "there is no `network.lag`"),
@@ -237,14 +237,14 @@ fn wrong_traces_and_files_that_cannot_be_written_are_refused_first() {
     let both = folder.put("both.yaml", "workload: { tasks: 3 }\ntrace: { file: few.jsonl }\n");
     let nowhere = folder.path("no/such/folder.svg");
     let cases: [(&[&str], i32, &str); 10] = [
-        (&["sim", "run", &cycle], 1, "cycle.jsonl:2:45: error: these tasks wait for each other: a → b → a"),
+        (&["sim", "run", &cycle], 2, "cycle.jsonl:2:45: error: these tasks wait for each other: a → b → a"),
         (&["sim", "run", &trace, "--cluster", "wid"], 2, "did you mean `wide`?"),
         (&["sim", "run", "basic", "--cluster", "wide"], 2, "--cluster chooses"),
-        (&["sim", "run", &lacking], 1, "no worker of the cluster can ever run `a`"),
-        (&["sim", "run", &both], 1, "both.yaml:1:"),
-        (&["sim", "run", "gone.jsonl.gz"], 1, "cannot read `gone.jsonl.gz`"),
+        (&["sim", "run", &lacking], 2, "no worker of the cluster can ever run `a`"),
+        (&["sim", "run", &both], 2, "both.yaml:1:"),
+        (&["sim", "run", "gone.jsonl.gz"], 2, "cannot read `gone.jsonl.gz`"),
         (&["sim", "sweep", &trace, "--vary", "sigma=1,2"], 2, "the work comes from a trace"),
-        (&["sim", "run", "scaling", "--workers", "100000", "--gantt", &nowhere], 1, "cannot write"),
+        (&["sim", "run", "scaling", "--workers", "100000", "--gantt", &nowhere], 2, "cannot write"),
         (&["sim", "run", "basic", "--gantt", "-", "--json"], 2, "only one thing"),
         (&["sim", "run", "basic", "--gantt", "x", "--report", "x"], 2, "two things cannot be written to `x`"),
     ];

@@ -8,6 +8,7 @@ mod bodies;
 mod catch_up;
 mod chores;
 mod desk;
+mod endings;
 mod history;
 mod jobs;
 mod keys;

@@ -7,7 +7,8 @@
 
 use std::borrow::Cow;
 
-use filch_core::wire::talk::{InputSort, Program, Work};
+use bytes::Bytes;
+use filch_core::wire::talk::{InputSort, Program, Words, Work, number_of};
 use serde_json::Value;
 
 /// What placeholders stand for.
@@ -66,6 +67,49 @@ pub fn fill(text: &[u8], values: &Values<'_>, reader: Reader) -> Result<Vec<u8>,
         Ok(())
     })?;
     Ok(filled)
+}
+
+/// The program of a work as the element at a place runs it. Functions have nothing that could be filled in.
+///
+/// # Errors
+/// If a placeholder stands for nothing.
+pub fn program(work: &Work, place: u32, input: Option<&[u8]>) -> Result<Option<Program>, TemplateError> {
+    let number = number_of(work.first, work.step, place);
+    let input = input.filter(|_| work.input() != InputSort::Bytes);
+    let json = input.filter(|_| work.placeholders && work.input() == InputSort::Json);
+    let json = json.and_then(|text| serde_json::from_slice::<Value>(text).ok());
+    let values = Values { number, index: place, input, json: json.as_ref() };
+    let filled = |text: &Bytes, reader| match work.placeholders {
+        true => fill(text, &values, reader).map(Bytes::from),
+        false => Ok(text.clone()),
+    };
+    Ok(match &work.program {
+        Some(Program::Shell(script)) => Some(Program::Shell(filled(script, Reader::Shell)?)),
+        Some(Program::Argv(Words { words })) => {
+            let words: Result<Vec<Bytes>, _> = words.iter().map(|word| filled(word, Reader::Program)).collect();
+            Some(Program::Argv(Words { words: words? }))
+        }
+        other => other.clone(),
+    })
+}
+
+/// A program in words, as a shell would take it.
+#[must_use]
+pub fn in_words(program: &Program) -> String {
+    match program {
+        Program::Argv(Words { words }) => {
+            let mut line = Vec::new();
+            for word in words {
+                if !line.is_empty() {
+                    line.push(b' ');
+                }
+                quote(word, &mut line);
+            }
+            String::from_utf8_lossy(&line).into_owned()
+        }
+        Program::Shell(script) => String::from_utf8_lossy(script).into_owned(),
+        Program::Call(function) => function.clone(),
+    }
 }
 
 /// Whether the placeholders of a work can stand for something, as far as that can be known before there are inputs.
@@ -310,6 +354,31 @@ mod tests {
             error,
             "`{file}` stands for nothing here: there are {}, {n} and {i}. Write `{{file}}` if it is none"
         );
+    }
+
+    #[test]
+    fn a_program_is_told_as_its_element_runs_it() {
+        let words = |words: &[&'static str]| {
+            Some(Program::Argv(Words { words: words.iter().map(|word| Bytes::from_static(word.as_bytes())).collect() }))
+        };
+        let work = |program, input: InputSort| Work {
+            program,
+            placeholders: true,
+            input: input as i32,
+            first: 10,
+            step: 5,
+            ..Work::default()
+        };
+        let told = |work: &Work, input: Option<&[u8]>| program(work, 2, input).map(|told| in_words(&told.unwrap()));
+        let lines = work(words(&["echo", "{}", "{n}", ""]), InputSort::Line);
+        assert_eq!(told(&lines, Some(b"it's")).unwrap(), r"echo 'it'\''s' 20 ''");
+        assert_eq!(told(&lines, None).unwrap(), "echo 20 20 ''");
+        let json = work(Some(Program::Shell("wc {name}".into())), InputSort::Json);
+        assert_eq!(told(&json, Some(br#"{"name": "a b"}"#)).unwrap(), "wc 'a b'");
+        assert!(told(&json, None).is_err());
+        let plain = Work { placeholders: false, ..lines };
+        assert_eq!(told(&plain, Some(b"x")).unwrap(), "echo '{}' '{n}' ''");
+        assert_eq!(in_words(&Program::Call("paint".to_owned())), "paint");
     }
 
     #[test]

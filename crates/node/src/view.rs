@@ -107,6 +107,12 @@ pub struct TaskView {
     pub number: i64,
     /// Its name, if it has one.
     pub name: Option<String>,
+    /// What it runs, with everything filled in. Only whoever asks for one task hears of it, for as long as it is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Where it runs, if not where its worker does; as `command`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
     /// Where it stands.
     pub status: String,
     /// Why, where there is more than one way.

@@ -9,6 +9,7 @@ use filch_node::view::{JobView, Query};
 use serde_json::json;
 
 use super::Reach;
+use super::stall::Stall;
 use super::table::{ago, facts, seconds, table, text};
 use crate::interrupt::Interrupts;
 use crate::{output, runtime};
@@ -155,12 +156,19 @@ async fn wait(client: &Client, jobs: &[u64], as_json: bool) -> anyhow::Result<Ex
             continue;
         }
         let mut said = client.watch(*job, false).await?;
+        let mut stall = Stall::new(client, *job);
         loop {
             tokio::select! {
                 next = said.next() => match next {
-                    Some(next) => if let Said::JobDone(_) = next? { break },
+                    Some(next) => {
+                        stall.progressed();
+                        if let Said::JobDone(_) = next? {
+                            break;
+                        }
+                    }
                     None => anyhow::bail!("the coordinator said no more before job {job} was over"),
                 },
+                why = stall.news() => output::note(&why),
                 wish = interrupts.next() => return Ok(ExitCode::from(wish.status())),
             }
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod job_command;
 pub(crate) mod serve;
+mod stall;
 pub(crate) mod stats;
 pub(crate) mod submit;
 mod table;
@@ -11,7 +12,7 @@ pub(crate) mod worker_command;
 
 use std::path::PathBuf;
 
-use filch_node::access::Access;
+use filch_node::access::{Access, AccessError};
 use filch_node::client::Client;
 use filch_node::dial::Dial;
 
@@ -20,6 +21,15 @@ use crate::job::Usage;
 /// The number of a job, as somebody wrote it.
 fn job_number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "a job has a number, such as 12; `filch job list` shows them".to_owned())
+}
+
+/// What is wrong with an access file; most say themselves what to do.
+fn unusable(error: &AccessError) -> Usage {
+    let usage = Usage::new(error.to_string());
+    match error {
+        AccessError::System { .. } => usage.help("name a file that you may read with --access or FILCH_ACCESS"),
+        _ => usage,
+    }
 }
 
 /// How the coordinator is found.
@@ -48,12 +58,12 @@ impl Reach {
         })
     }
 
-    /// How to connect.
+    /// How to connect. That the access file cannot be used is wrong [`Usage`].
     pub(crate) fn dial(&self) -> anyhow::Result<Dial> {
         if let Some(usage) = self.nowhere() {
-            anyhow::bail!("{usage}; --access names the access file of a cluster");
+            return Err(usage.into());
         }
-        Ok(Dial::Socket(Access::read(&self.path())?))
+        Ok(Dial::Socket(Access::read(&self.path()).map_err(|error| unusable(&error))?))
     }
 
     /// Connects.

@@ -8,6 +8,7 @@ use filch_node::client::{Client, Follow};
 use serde_json::json;
 
 use super::Reach;
+use super::stall::Stall;
 use crate::interrupt::Interrupts;
 use crate::job::joblog::JobLog;
 use crate::job::{JobArgs, Plan, Surroundings};
@@ -128,18 +129,24 @@ async fn wait(client: &Client, plan: &Arc<Plan>, log: Option<JobLog>, args: &Arg
     let screen = Screen::begin(live)?;
     screen.say(&format!("job {}", submitted.job));
     screen.look(client, submitted.job).await;
-    follow(submitted.job, said, screen).await
+    follow(client, submitted.job, said, screen).await
 }
 
 /// Follows a job until it is over. Ctrl-C ends the following and not the job.
-async fn follow(job: u64, mut said: Follow, mut screen: Screen) -> anyhow::Result<ExitCode> {
+async fn follow(client: &Client, job: u64, mut said: Follow, mut screen: Screen) -> anyhow::Result<ExitCode> {
     let mut interrupts = Interrupts::new()?;
     let mut finish = Finish::Whole;
+    let mut stall = Stall::new(client, job);
     while finish == Finish::Whole {
         tokio::select! {
             // What the reader of the output does not take is not taken from the coordinator either.
             next = said.next(), if !screen.is_full() => match next {
-                Some(next) => if screen.said(next?) { break },
+                Some(next) => {
+                    stall.progressed();
+                    if screen.said(next?) {
+                        break;
+                    }
+                }
                 None => anyhow::bail!("the coordinator said no more before the job was over"),
             },
             changed = screen.changed() => {
@@ -149,6 +156,7 @@ async fn follow(job: u64, mut said: Follow, mut screen: Screen) -> anyhow::Resul
                     finish = Finish::ReaderGone;
                 }
             }
+            why = stall.news() => screen.say(&why),
             wish = interrupts.next() => {
                 screen.say(&goes_on(job));
                 return Ok(ExitCode::from(wish.status()));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Reach;
 use super::table::{ago, bytes, facts, or_dash, seconds, table, text};
-use crate::job::Usage;
+use crate::job::{Usage, one_line};
 use crate::{output, runtime};
 
 /// List and show tasks, what they wrote, and why they are where they are.
@@ -21,6 +21,7 @@ Examples:
   filch task list 12 --status failed
   filch task show 12.7             task 7 of job 12
   filch task logs -f 12.7          what it writes, as it comes
+  filch task logs 12.7 --attempt 1 what it wrote before it was tried again
   filch task why 12.7              why it waits, or why it is where it is")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -64,6 +65,9 @@ enum Command {
         /// Go on until it has ended.
         #[arg(long, short = 'f')]
         follow: bool,
+        /// What it wrote in this attempt, counted from 1, instead of in the latest.
+        #[arg(long, value_name = "N", conflicts_with = "follow", value_parser = clap::value_parser!(u32).range(1..))]
+        attempt: Option<u32>,
     },
     /// Explain why a task waits, or why it is where it is.
     Why {
@@ -149,7 +153,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         match &args.command {
             Command::List { job, status, limit, json } => list(&client, *job, status.clone(), *limit, *json).await,
             Command::Show { task, json } => show(&client, task, *json).await,
-            Command::Logs { task, follow } => logs(&client, task, *follow).await,
+            Command::Logs { task, follow, attempt } => logs(&client, task, *follow, *attempt).await,
             Command::Why { task, json } => why(&client, task, *json).await,
         }
     })
@@ -216,6 +220,8 @@ async fn show(client: &Client, name: &str, as_json: bool) -> anyhow::Result<Exit
     output::print(&facts(&[
         ("task", format!("{}.{}", task.job, task.number)),
         ("name", or_dash(task.name.clone())),
+        ("command", or_dash(task.command.as_deref().map(one_line))),
+        ("directory", or_dash(task.cwd.clone())),
         ("status", task.status.clone()),
         ("cause", or_dash(task.cause.clone())),
         ("exit", or_dash(code(&task))),
@@ -241,13 +247,14 @@ async fn find(client: &Client, name: &str) -> anyhow::Result<Result<(TaskName, u
     }
 }
 
-async fn logs(client: &Client, name: &str, follow: bool) -> anyhow::Result<ExitCode> {
+async fn logs(client: &Client, name: &str, follow: bool, attempt: Option<u32>) -> anyhow::Result<ExitCode> {
     let (name, index) = match find(client, name).await? {
         Ok(found) => found,
         Err(usage) => return Ok(usage.complain()),
     };
     let name = Name { job: name.job, index: Some(index), task: None };
-    let mut said = client.logs(Logs { name: Some(name), follow, ..Logs::default() }).await?;
+    let mut said =
+        client.logs(Logs { name: Some(name), follow, only: attempt.unwrap_or(0), ..Logs::default() }).await?;
     while let Some(next) = said.next().await {
         match next? {
             Said::Output(chunk) if chunk.stderr => {

@@ -12,6 +12,7 @@ use filch_node::view::{JobView, Query, TaskView, TraceView, WorkerView};
 use serde_json::{Value, json};
 
 use super::Reach;
+use crate::job::Usage;
 use crate::{output, packing, runtime};
 
 /// Export jobs for the simulator.
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let left_out = match output {
             Some(path) => {
                 let words = || format!("cannot write `{}`", path.display());
-                let mut file = BufWriter::new(File::create(path).with_context(words)?);
+                let mut file = BufWriter::new(File::create(path).map_err(|error| Usage::unwritable(path, &error))?);
                 packing::write(path, &mut file, |out| write(out, &view, &tasks, &workers)).with_context(words)?
             }
             None => {

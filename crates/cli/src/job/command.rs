@@ -121,7 +121,7 @@ fn shown(word: &[u8]) -> Vec<u8> {
 }
 
 /// The text with characters that would begin a new line or column written as people write them.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     if !text.contains(['\n', '\t', '\r']) {
         return text.to_owned();
     }

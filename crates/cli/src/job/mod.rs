@@ -13,12 +13,14 @@ mod plan;
 mod terms;
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use filch_core::config::ConfigErrors;
 
 pub(crate) use amounts::{Lasting, Resource, Size};
 pub(crate) use args::{JobArgs, Surroundings};
+pub(crate) use command::one_line;
 pub(crate) use plan::{Plan, Tasks};
 
 use crate::output;
@@ -35,6 +37,12 @@ pub(crate) struct Usage {
 impl Usage {
     pub(crate) fn new(message: impl Into<String>) -> Usage {
         Usage { message: message.into(), help: None, idle: false }
+    }
+
+    /// A file was named that cannot be written at all.
+    pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Usage {
+        Usage::new(format!("cannot write `{}`: {error}", path.display()))
+            .help("name a file in a directory that exists and that you may write to")
     }
 
     /// There is nothing to do, and that is nobody's mistake: what comes through a pipe may be empty.
@@ -57,6 +65,8 @@ impl Usage {
         ExitCode::from(2)
     }
 }
+
+impl std::error::Error for Usage {}
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

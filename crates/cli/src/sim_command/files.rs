@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use filch_sim::{Outcome, World, picture, trace};
 
+use crate::job::Usage;
 use crate::{output, packing};
 
 /// Which files, and where.
@@ -74,7 +75,8 @@ impl FileArgs {
                 return Ok((what, path.clone(), None));
             }
             let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-            Ok((what, path.clone(), Some(file.with_context(|| format!("cannot write `{}`", path.display()))?)))
+            let file = file.map_err(|error| Usage::unwritable(path, &error))?;
+            Ok((what, path.clone(), Some(file)))
         });
         Ok(Ok(Files(opened.collect::<anyhow::Result<_>>()?)))
     }

@@ -6,13 +6,13 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use filch_core::config::{self, nearest};
 use filch_sim::scenario::{BUILTINS, Unset};
 use filch_sim::trace::{self, Imported};
 use filch_sim::workload::Workload;
 use filch_sim::{Scenario, Setting};
 
+use crate::job::Usage;
 use crate::output;
 
 /// What to simulate.
@@ -122,24 +122,27 @@ impl SourceArgs {
             return Ok(Err(ExitCode::from(2)));
         }
         let mut start = Vec::new();
-        let cannot = || format!("cannot read `{}`", self.what);
-        let kind = std::fs::metadata(path).with_context(cannot)?.file_type();
+        let cannot = |error: std::io::Error| {
+            let help = "check the path; `filch sim list` shows the scenarios that come with filch";
+            Usage::new(format!("cannot read `{}`: {error}", self.what)).help(help)
+        };
+        let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
         if kind.is_char_device() || kind.is_block_device() {
             // Some of them have no end.
             output::error(&format!("`{}` is a device and no file", self.what), None);
             return Ok(Err(ExitCode::from(2)));
         }
-        File::open(path).with_context(cannot)?.take(64).read_to_end(&mut start).with_context(cannot)?;
+        File::open(path).and_then(|file| file.take(64).read_to_end(&mut start)).map_err(cannot)?;
         if trace::is_trace(&self.what, &start) {
             return Ok(self.find_trace(path));
         }
-        let bytes = std::fs::read(path).with_context(cannot)?;
+        let bytes = std::fs::read(path).map_err(cannot)?;
         let read = config::decode(&bytes, &self.what).and_then(|text| Scenario::from_yaml(text, &self.what));
         let mut scenario = match read {
             Ok(scenario) => scenario,
             Err(errors) => {
                 output::config_errors(&errors);
-                return Ok(Err(ExitCode::FAILURE));
+                return Ok(Err(ExitCode::from(2)));
             }
         };
         let Some(recording) = &mut scenario.trace else {
@@ -156,7 +159,7 @@ impl SourceArgs {
         };
         if let Err(problem) = scenario.adopt(imported) {
             output::error(&format!("{}: {problem}", self.what), None);
-            return Ok(Err(ExitCode::FAILURE));
+            return Ok(Err(ExitCode::from(2)));
         }
         Ok(Ok(scenario))
     }
@@ -193,7 +196,7 @@ fn read_trace(path: &Path) -> Result<Imported, ExitCode> {
     let open = || File::open(path).map(|file| Box::new(file) as Box<dyn Read>);
     trace::read(&open, &label).map_err(|errors| {
         output::config_errors(&errors);
-        ExitCode::FAILURE
+        ExitCode::from(2)
     })
 }
 

@@ -71,6 +71,17 @@ impl Cluster {
         child.wait().expect("gone");
     }
 
+    /// Kills the coordinator and starts it again without its history, which it gets back from the journal. A job that it knows
+    /// tells when it is back.
+    pub(crate) fn begin_anew_from_the_journal(&mut self, job: &str) {
+        self.kill(self.coordinator);
+        for end in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(self.place.path().join(format!("history.db{end}")));
+        }
+        self.serve(&[]);
+        wait_for("it is back", || self.run(&["job", "show", job]).status.success());
+    }
+
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         self.at_home(filch(arguments))
     }

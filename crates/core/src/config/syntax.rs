@@ -21,6 +21,9 @@ pub(super) struct SyntaxError {
 const CORE_TAGS: [&str; 7] = ["str", "int", "float", "bool", "null", "map", "seq"];
 
 const NO_TABS: &str = "indent with spaces: YAML allows no tabs there";
+/// Where no better advice is known.
+const LOOK_THERE: &str =
+    "look for a bracket, a quote, a colon or an indentation that is not as it should be, there or just before";
 
 /// Why the reader gave up on `text`.
 pub(super) fn describe(error: &Error, text: &str) -> SyntaxError {
@@ -62,7 +65,8 @@ fn not_yaml(error: &Error, mark: Option<Mark>, text: &str) -> SyntaxError {
     let message = format!("not valid YAML: {}", UserMessageFormatter.format_message(error));
     let line = mark.and_then(|mark| lines(text).get(mark.line.saturating_sub(1)).copied()).unwrap_or_default();
     let indented_with_tabs = line.chars().take_while(|c| c.is_whitespace()).any(|c| c == '\t');
-    SyntaxError { mark, message, help: indented_with_tabs.then(|| NO_TABS.to_owned()) }
+    let help = if indented_with_tabs { NO_TABS } else { LOOK_THERE };
+    SyntaxError { mark, message, help: Some(help.to_owned()) }
 }
 
 /// The error at the bottom, and whether it happened while an alias was followed.

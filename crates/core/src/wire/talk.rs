@@ -388,6 +388,20 @@ pub struct Ending {
     /// Whether that is an upper bound only.
     #[prost(bool, tag = "15")]
     pub peak_memory_bound: bool,
+    /// Earlier attempts of which something is kept, the latest last. Only in what a coordinator keeps.
+    #[prost(message, repeated, tag = "16")]
+    pub earlier: Vec<Earlier>,
+}
+
+/// Where something is kept of an earlier attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Earlier {
+    /// Which attempt.
+    #[prost(uint32, tag = "1")]
+    pub attempt: u32,
+    /// Where its ending is kept.
+    #[prost(uint64, tag = "2")]
+    pub ending: u64,
 }
 
 /// Output of a running task.

@@ -23,11 +23,12 @@ use super::Inbox;
 use super::bodies::{Bodies, Elements};
 use super::catch_up::Latecomer;
 use super::chores::Chores;
+use super::endings::{Unsaid, nobody_can};
 use super::history::{Item as Past, Keeper, NOBODY, Outcome};
-use super::jobs::{Jobs, Tried};
+use super::jobs::Jobs;
 use super::keys::Keys;
 use super::looks::Looker;
-use super::recover::{End, EndColumns, Folded};
+use super::recover::{EndColumns, Folded};
 use crate::clock::Clock;
 use crate::link::{HEAVY, Outgoing, Parcel};
 use crate::store::{BlobChange, BlobId, Entry, Epoch, Shard, Store};
@@ -116,10 +117,10 @@ pub(super) struct Desk {
     /// What this turn is to remember.
     group: Group,
     pub(super) page: Page,
-    ends: EndColumns,
+    pub(super) ends: EndColumns,
     /// What history is to hear when this turn is durable, and what it is to hear after earlier ones.
     past: Vec<Past>,
-    outcomes: Vec<Outcome>,
+    pub(super) outcomes: Vec<Outcome>,
     told_later: VecDeque<(u64, Vec<Past>)>,
     pub(super) chores: Chores,
     pub(super) history: Keeper,
@@ -137,12 +138,14 @@ pub(super) struct Desk {
     pub(super) held: FxHashMap<(u64, u64), super::catch_up::Held>,
     outputs: Vec<Output>,
     /// What came with the messages that are being heard.
-    endings: FxHashMap<(u64, u32), Ending>,
+    pub(super) endings: FxHashMap<(u64, u32), Ending>,
+    /// Tasks that were cancelled while a worker had them, which has not said yet what they wrote.
+    pub(super) unsaid: Unsaid,
     /// Elements of an array that are being settled, and what each class of workers lacks for them.
     elements: Option<(Outcome, u32)>,
     lacks: Vec<String>,
     /// How long the attempt ran whose end is being heard.
-    ran: Option<(Held, Span, WorkerId)>,
+    pub(super) ran: Option<(Held, Span, WorkerId)>,
     pub(super) watched_tasks: FxHashMap<TaskId, Vec<(u64, u64)>>,
     pub(super) retention: Span,
     pub(super) settled: u64,
@@ -197,6 +200,7 @@ impl Desk {
             held: FxHashMap::default(),
             outputs: Vec::new(),
             endings: FxHashMap::default(),
+            unsaid: Unsaid::default(),
             elements: None,
             lacks: Vec::new(),
             ran: None,
@@ -211,8 +215,9 @@ impl Desk {
 
     /// Gets back what earlier lives have left.
     pub(super) fn restore(&mut self, folded: Folded) {
-        let Folded { journal, names, jobs, keys, workers, named, heirs, next_blob, .. } = folded;
+        let Folded { journal, names, jobs, keys, workers, named, heirs, next_blob, unsaid, .. } = folded;
         (self.names, self.jobs, self.keys, self.next_blob) = (names, jobs, keys, next_blob);
+        self.unsaid = unsaid;
         for (worker, name) in workers {
             self.restore_seat(worker, &name);
         }
@@ -404,7 +409,11 @@ impl Desk {
             }
             _ => {}
         }
+        let over = if let Message::Ended { held, .. } = message { Some(held) } else { None };
         self.put(Input::Message { from, message });
+        if let Some(held) = over {
+            self.hear_late_words(held);
+        }
         self.ran = None;
     }
 
@@ -602,43 +611,11 @@ impl Desk {
         self.group.push(record, Detail::None);
     }
 
-    /// What is known of the end of an attempt that is not the last goes to the store.
-    fn note_end(&mut self, task: TaskId, attempt: u32) {
-        let ending = self.endings.remove(&(task.to_bits(), attempt));
-        let ending = self.keep_ending(task, attempt, ending.as_ref(), 0);
-        let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
-        let worker = own.map(|(_, _, worker)| worker).or_else(|| self.last_worker(task));
-        self.jobs.has_tried(task, Tried { attempt, worker, ending });
-    }
-
-    /// Who has a task, or had it last.
-    fn last_worker(&self, task: TaskId) -> Option<WorkerId> {
-        self.jobs.live(task).map(|live| live.worker).or_else(|| self.jobs.tried(task)?.worker)
-    }
-
-    /// Where the ending is kept; 0 if there is none.
-    fn keep_ending(&mut self, task: TaskId, attempt: u32, ending: Option<&Ending>, began: u64) -> u64 {
-        let own = self.ran.filter(|(held, ..)| held.task == task && held.attempt == attempt);
-        if ending.is_none() && own.is_none() {
-            return 0;
-        }
-        let mut kept = 0;
-        if let Some(ending) = ending {
-            kept = self.new_blob();
-            let until = crate::store::Until((self.now + self.retention).0 / 1_000_000);
-            let bytes = ending.encode_to_vec();
-            self.blobs.push(BlobChange::Put { id: BlobId(kept), bytes, until: Some(until) });
-        }
-        let (ran, worker) = own.map_or((0, NOBODY), |(_, ran, worker)| (ran.0, worker.to_bits()));
-        self.ends.push(task, attempt, End { ran, worker, ending: kept, began });
-        kept
-    }
-
     fn settle(&mut self, task: TaskId, attempt: u32, status: Status, cause: Cause) {
         self.settled += 1;
         let mut ending = self.endings.remove(&(task.to_bits(), attempt));
         if cause == Cause::NoWorker && ending.is_none() {
-            ending = self.nobody_can(task, attempt);
+            ending = self.nobody_can_run(task, attempt);
         }
         let last_worker = self.last_worker(task);
         let live = self.jobs.stopped(task);
@@ -646,7 +623,7 @@ impl Desk {
         // Of one that was handed out in an earlier life only its end is known.
         let ran = own.map_or(Span(0), |(_, ran, _)| ran);
         let began = live.filter(|live| live.runs).map_or(self.now.0.saturating_sub(ran.0), |live| live.began.0);
-        let kept = self.keep_ending(task, attempt, ending.as_ref(), began);
+        let kept = self.keep_last_ending((task, attempt, status), ending.as_ref(), began);
         let Some(note) = self.jobs.note(task) else { return };
         let number = u64::from(note.job);
         let worker = own.map(|(_, _, worker)| worker).or(last_worker);
@@ -664,7 +641,11 @@ impl Desk {
             ending: kept,
         };
         self.outcomes.push(outcome);
-        if !self.looked_at.is_empty() {
+        if status == Status::Cancelled && live.is_some() {
+            self.expect_words(task, attempt, outcome);
+        }
+        // Those who look on see the rest of what is being stopped.
+        if !self.looked_at.is_empty() && !self.is_stopping(task, attempt, worker) {
             self.end_looks(task, ending.as_ref());
         }
         self.tell_ended(task, &outcome, worker, ending);
@@ -675,19 +656,7 @@ impl Desk {
         self.jobs.leave(task);
     }
 
-    /// What there is to say of a task that failed because nobody can run it: what each class of workers lacks.
-    fn nobody_can(&self, task: TaskId, attempt: u32) -> Option<Ending> {
-        let refusals = self.machine.scheduler().explain(task)?.refusals;
-        let mut lacks: Vec<String> =
-            refusals.classes.into_iter().map(|(worker, lack)| self.lack_words(worker, lack)).collect();
-        if refusals.more > 0 {
-            lacks.push(format!("and {} more classes", refusals.more));
-        }
-        let error = nobody_can(&lacks)?;
-        Some(Ending { task: task.to_bits(), attempt, error, ..Ending::default() })
-    }
-
-    fn lack_words(&self, worker: WorkerId, lack: filch_core::Lack) -> String {
+    pub(super) fn lack_words(&self, worker: WorkerId, lack: filch_core::Lack) -> String {
         format!("{}: {}", self.worker_name(worker), self.names.lack(lack))
     }
 
@@ -698,10 +667,7 @@ impl Desk {
         outcome.job = number;
         let ending = nobody_can(&lacks).map(|error| Ending { error, ..Ending::default() });
         if let Some(ending) = &ending {
-            outcome.ending = self.new_blob();
-            let until = crate::store::Until((self.now + self.retention).0 / 1_000_000);
-            let bytes = ending.encode_to_vec();
-            self.blobs.push(BlobChange::Put { id: BlobId(outcome.ending), bytes, until: Some(until) });
+            outcome.ending = self.put_ending(ending);
         }
         // Those who follow hear of as many as anybody reads; the rest is in the sums and in the history.
         let first = outcome.index;
@@ -884,9 +850,4 @@ impl Desk {
             }
         }
     }
-}
-
-/// In words what each class of workers lacks, if any are known.
-fn nobody_can(lacks: &[String]) -> Option<String> {
-    (!lacks.is_empty()).then(|| format!("no worker can run it; {}", lacks.join("; ")))
 }

@@ -490,7 +490,7 @@ impl History {
     ) -> Result<(), Error> {
         self.write()?;
         let rows = || -> rusqlite::Result<Vec<Vec<u8>>> {
-            let sql = "select outcomes from tasks where job = ? and last >= ? and first <= ? order by first, id";
+            let sql = "select outcomes from tasks where job = ? and last >= ? and first <= ? order by id";
             let values = params![job.cast_signed(), range.start().cast_signed(), range.end().cast_signed()];
             self.db.prepare_cached(sql)?.query_map(values, |row| row.get(0))?.collect()
         };

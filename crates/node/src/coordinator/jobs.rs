@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use filch_core::wire::talk::{JobCard, Numbers, Progress};
+use filch_core::wire::talk::{Earlier, JobCard, Numbers, Progress};
 use filch_core::{Held, JobId, Status, TaskId, Time, WorkerId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Jobs that are done and still known by their figures.
 const DONE_KEPT: usize = 10_000;
+/// Earlier attempts of a task of which is known where they are kept.
+const EARLIER: usize = 100;
 
 /// A job.
 #[derive(Debug)]
@@ -106,6 +108,8 @@ pub(super) struct Jobs {
     /// Tasks that are not settled and were stolen, in whichever attempt.
     stolen: FxHashSet<TaskId>,
     tried: FxHashMap<TaskId, Tried>,
+    /// Attempts of tasks that are not settled of which something is kept, the latest last.
+    earlier: FxHashMap<TaskId, Vec<Earlier>>,
     done: std::collections::VecDeque<u64>,
     /// Jobs that somebody watches and that have changed.
     changed: Vec<u64>,
@@ -271,6 +275,9 @@ impl Jobs {
         if !self.tried.is_empty() {
             self.tried.remove(&task);
         }
+        if !self.earlier.is_empty() {
+            self.earlier.remove(&task);
+        }
         if let Some(note) = self.note_mut(task) {
             note.generation = u32::MAX;
         }
@@ -379,9 +386,23 @@ impl Jobs {
 
     /// An attempt ended, and there may be another.
     pub(super) fn has_tried(&mut self, task: TaskId, tried: Tried) {
-        if self.note(task).is_some() {
-            self.tried.insert(task, tried);
+        if self.note(task).is_none() {
+            return;
         }
+        self.tried.insert(task, tried);
+        let Tried { attempt, ending, .. } = tried;
+        if ending > 0 {
+            let earlier = self.earlier.entry(task).or_default();
+            if earlier.len() == EARLIER {
+                earlier.remove(0);
+            }
+            earlier.push(Earlier { attempt, ending });
+        }
+    }
+
+    /// Attempts that have ended of which something is kept, the latest last.
+    pub(super) fn earlier(&self, task: TaskId) -> &[Earlier] {
+        self.earlier.get(&task).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn tried(&self, task: TaskId) -> Option<Tried> {

@@ -9,6 +9,7 @@ use filch_core::TaskId;
 use filch_core::wire::talk::{Chunk, Ending, Logs, Look, Said};
 
 use super::desk::Desk;
+use super::endings::{kept_of, nothing_of};
 use super::requests::{No, unknown_task};
 
 /// Said where something was written that could not be shown.
@@ -86,9 +87,19 @@ impl Desk {
             if self.jobs.get(name.job).is_some_and(|job| u64::from(index) >= job.card.total) {
                 return Err(No::because(unknown_task(name.job, index)));
             }
-            self.past_output(connection, id, (name.job, index), Seen::of(logs));
+            self.past_output(connection, id, (name.job, index), Seen::of(logs), logs.only);
             return Ok(());
         };
+        if logs.only > 0 {
+            if let Some(kept) = kept_of(self.jobs.earlier(task), logs.only) {
+                self.kept_output(connection, id, kept);
+                return Ok(());
+            }
+            let made = self.attempts(task);
+            if logs.only != made {
+                return Err(No::because(nothing_of(logs.only, made)));
+            }
+        }
         if !logs.follow {
             return Err(No::because("the task has not ended; `filch task logs -f` shows what it writes as it comes"));
         }
@@ -126,6 +137,13 @@ impl Desk {
             self.reply_when_durable(connection, looker.request, Said::Done(true));
         }
         self.looked_at.remove(&task);
+    }
+
+    /// A worker is gone: if it was about to stop a task that is settled, nobody says more of that.
+    pub(super) fn end_looks_of_settled(&mut self) {
+        let settled: Vec<TaskId> =
+            self.looked_at.keys().copied().filter(|task| self.jobs.note(*task).is_none()).collect();
+        settled.into_iter().for_each(|task| self.end_looks(task, None));
     }
 
     /// One of those who look on at a connection does so no longer.

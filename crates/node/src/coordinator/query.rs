@@ -1,6 +1,7 @@
 //! Answers to questions about the state: from memory where it is there, from history where it is not. Changes nothing.
 
 mod listing;
+mod task;
 mod why;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use serde::Serialize;
 
 use super::catch_up::ended;
 use super::desk::{Desk, Seat};
+use super::endings::{before_the_end, kept_of, nothing_of};
 use super::history::{History, Item as Past, Outcome};
 use super::jobs::Job;
 use super::looks::Seen;
@@ -150,8 +152,7 @@ impl Desk {
             status.name().clone_into(&mut view.status);
         }
         let (tried, live) = (self.jobs.tried(task), self.jobs.live(task));
-        let attempt = scheduler.current(task).map(|held| held.attempt).or(tried.map(|tried| tried.attempt));
-        view.attempts = attempt.map_or(0, filch_core::attempt_in_life);
+        view.attempts = self.attempts(task);
         if let Some(live) = live {
             view.worker = Some(self.worker_name(live.worker));
             if live.runs {
@@ -164,46 +165,11 @@ impl Desk {
         (view, tried.map_or(0, |tried| tried.ending))
     }
 
-    fn task_query(&mut self, connection: u64, id: u64, number: u64, index: u32) -> Result<(), No> {
-        let job = self.jobs.get(number);
-        if let Some(job) = job {
-            if u64::from(index) >= job.card.total {
-                return Err(No::Because(unknown_task(number, index)));
-            }
-            if let Some(task) = self.jobs.at(number, index) {
-                let (mut view, left) = self.task_view(job, index, task);
-                let (store, shard) = (Arc::clone(&self.store), self.shard);
-                self.ask_history(connection, id, move |_| {
-                    if let Some(ending) = ending(&*store, shard, left)? {
-                        ended_with(&mut view, &ending);
-                    }
-                    Ok(Later::Json(json(&view)))
-                });
-                return Ok(());
-            }
-        }
-        let card = job.map(|job| job.card.clone());
-        let rest = self.rest_status(number);
-        let (store, shard) = (Arc::clone(&self.store), self.shard);
-        self.ask_history(connection, id, move |history| {
-            let card = match card {
-                Some(card) => card,
-                None => match history.job(number)? {
-                    Some((card, ..)) => card,
-                    None => return Ok(Later::Refused(unknown_job(number))),
-                },
-            };
-            let Some(outcome) = history.task(number, u64::from(index))? else {
-                if u64::from(index) >= card.total {
-                    return Ok(Later::Refused(unknown_task(number, index)));
-                }
-                return Ok(Later::Json(json(&blank_view(&card, &card.numbers(), index, rest))));
-            };
-            let workers = history.workers()?;
-            let ending = ending(&*store, shard, outcome.ending)?;
-            Ok(Later::Json(json(&past_view((&card, &card.numbers()), &outcome, &workers, ending.as_ref()))))
-        });
-        Ok(())
+    /// How many attempts were made of a task that is not settled.
+    pub(super) fn attempts(&self, task: TaskId) -> u32 {
+        let current = self.machine.scheduler().current(task).map(|held| held.attempt);
+        let attempt = current.or_else(|| self.jobs.tried(task).map(|tried| tried.attempt));
+        attempt.map_or(0, filch_core::attempt_in_life)
     }
 
     /// How a single task ended that is over.
@@ -220,8 +186,16 @@ impl Desk {
         });
     }
 
-    /// What a task that has ended wrote.
-    pub(super) fn past_output(&self, connection: u64, id: u64, (number, index): (u64, u32), seen: Seen) {
+    /// What an attempt wrote that is kept there.
+    pub(super) fn kept_output(&self, connection: u64, id: u64, kept: u64) {
+        let (store, shard) = (Arc::clone(&self.store), self.shard);
+        self.ask_history(connection, id, move |_| {
+            Ok(Later::Output(Box::new(ending(&*store, shard, kept)?.unwrap_or_default())))
+        });
+    }
+
+    /// What a task that has ended wrote; in one of its earlier attempts, if only that is wanted.
+    pub(super) fn past_output(&self, connection: u64, id: u64, (number, index): (u64, u32), seen: Seen, only: u32) {
         let (store, shard) = (Arc::clone(&self.store), self.shard);
         let waits = self.jobs.get(number).is_some_and(|job| job.done_at.is_none());
         self.ask_history(connection, id, move |history| {
@@ -229,7 +203,18 @@ impl Desk {
                 let why = if waits { "the task has not begun".to_owned() } else { unknown_task(number, index) };
                 return Ok(Later::Refused(why));
             };
-            Ok(match ending(&*store, shard, outcome.ending)? {
+            let mut last = ending(&*store, shard, outcome.ending)?;
+            if only > 0 {
+                let kept = last.as_ref().and_then(|last| kept_of(&last.earlier, only));
+                if let Some(kept) = kept {
+                    last = ending(&*store, shard, kept)?;
+                }
+                let is_latest = only == outcome.attempts;
+                if !is_latest && (kept.is_none() || last.is_none()) {
+                    return Ok(Later::Refused(nothing_of(only, outcome.attempts)));
+                }
+            }
+            Ok(match last {
                 Some(ending) if seen == Seen::default() => Later::Output(Box::new(ending)),
                 Some(ending) => Later::Rest(seen.rest(&ending)),
                 // It ended well and had nothing to say, or nothing is kept of it any more.
@@ -381,6 +366,8 @@ fn blank_view(card: &JobCard, numbers: &Numbers, index: u32, status: &str) -> Ta
         index,
         number: numbers.number(index),
         name: card.task_names.get(index as usize).filter(|name| !name.is_empty()).cloned(),
+        command: None,
+        cwd: None,
         status: status.to_owned(),
         cause: None,
         attempts: 0,
@@ -425,7 +412,9 @@ fn ended_with(view: &mut TaskView, ending: &Ending) {
     view.exit_code = ending.exit_code;
     view.signal = ending.signal;
     view.error = Some(ending.error.clone()).filter(|error| !error.is_empty());
-    view.cpu_s = Some(seconds(ending.cpu_user_nanos + ending.cpu_system_nanos));
+    // Of what was no program nothing was measured.
+    let measured = ending.wall_nanos > 0;
+    view.cpu_s = measured.then(|| seconds(ending.cpu_user_nanos + ending.cpu_system_nanos));
     view.peak_memory = Some(ending.peak_memory).filter(|peak| *peak > 0);
     view.peak_memory_is_bound = ending.peak_memory_bound && ending.peak_memory > 0;
 }
@@ -469,6 +458,12 @@ pub(super) fn ending(store: &dyn Store, shard: Shard, blob: u64) -> Result<Optio
     if blob == 0 {
         return Ok(None);
     }
-    let bytes = store.blob(shard, BlobId(blob))?;
-    Ok(bytes.and_then(|bytes| Ending::decode(&*bytes).ok()))
+    let read = |blob: u64| -> Result<Option<Ending>, crate::store::Error> {
+        Ok(store.blob(shard, BlobId(blob))?.and_then(|bytes| Ending::decode(&*bytes).ok()))
+    };
+    let Some(found) = read(blob)? else { return Ok(None) };
+    // A task that was over while it waited for its next attempt left what the latest one did.
+    let Some(latest) = before_the_end(&found) else { return Ok(Some(found)) };
+    let Some(latest) = read(latest)? else { return Ok(Some(found)) };
+    Ok(Some(Ending { earlier: found.earlier, ..latest }))
 }

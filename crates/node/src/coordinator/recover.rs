@@ -8,10 +8,11 @@ use filch_core::journal::{Detail, Journal};
 use filch_core::names::Sort;
 use filch_core::wire::talk::{Ends, JobCard, KeyNote, NewName, Page, Submitted, WorkerNote};
 use filch_core::wire::{Group, WireError, differences, sums};
-use filch_core::{Cause, Names, Record, TaskId, WorkerId};
+use filch_core::{Cause, Names, Record, Status, TaskId, WorkerId};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
+use super::endings::Unsaid;
 use super::history::{Item, NOBODY, Outcome};
 use super::jobs::{Jobs, Tried};
 use super::keys::Keys;
@@ -34,6 +35,8 @@ pub(super) struct Folded {
     pub(super) next_blob: u64,
     /// Where the endings of attempts are that are known, as the page says that is applied.
     ends: FxHashMap<(u64, u32), End>,
+    /// Tasks that were cancelled, of which a worker may say later what they wrote.
+    pub(super) unsaid: Unsaid,
     /// The bytes of all that is in no snapshot.
     pub(super) bytes: usize,
     /// The last place that was folded.
@@ -130,6 +133,12 @@ impl Folded {
         }
         self.ends = page.ends.map(|ends| spread(&ends)).unwrap_or_default();
         let mut outcomes = Vec::new();
+        for (key, end) in self.ends.iter().filter(|(_, end)| end.ending > 0) {
+            if let Some((outcome, _)) = self.unsaid.take(*key) {
+                let End { ran, worker, ending, began } = *end;
+                outcomes.push(Outcome { ran, worker, ending, began, ..outcome });
+            }
+        }
         let replayed = Group::replay(&page.records, |record, detail| {
             self.record(record, detail, is_snapshot, &mut outcomes, &mut items);
         });
@@ -190,6 +199,11 @@ impl Folded {
                 let Some(note) = self.jobs.note(task) else { return };
                 let end = self.ends.get(&(task.to_bits(), attempt)).copied();
                 let number = u64::from(note.job);
+                if status == Status::Cancelled && filch_core::attempt_in_life(attempt) > 0 {
+                    let index = if number == 0 { note.handle } else { u64::from(note.index) };
+                    let settled = outcome(number, index, (task, attempt, status, cause, at), end);
+                    self.unsaid.insert(task, attempt, settled, self.jobs.earlier(task).to_vec());
+                }
                 self.jobs.leave(task);
                 let Some(job) = self.jobs.get_mut(number) else {
                     outcomes.push(outcome(0, note.handle, (task, attempt, status, cause, at), end));
@@ -254,7 +268,7 @@ impl Folded {
 fn outcome(
     job: u64,
     index: u64,
-    (_, attempt, status, cause, at): (TaskId, u32, filch_core::Status, Cause, filch_core::Time),
+    (_, attempt, status, cause, at): (TaskId, u32, Status, Cause, filch_core::Time),
     end: Option<End>,
 ) -> Outcome {
     Outcome {

@@ -190,6 +190,7 @@ impl Desk {
     }
 
     pub(super) fn unseat(&mut self, worker: WorkerId) {
+        self.end_looks_of_settled();
         let Some(seat) = self.seats.get_mut(worker.index()) else { return };
         if let Some(seat) = seat.take_if(|seat| seat.id == worker) {
             // Whose connection had ended was told of when it did.

@@ -18,7 +18,7 @@ use super::bodies::Element;
 use super::devices;
 use crate::detect::Gpu;
 use crate::exec::{self, Command, Limits, Stream};
-use crate::template::{Reader, TemplateError, Values, fill};
+use crate::template::{self, TemplateError};
 
 /// Bytes of output that are kept for those who begin to look on later.
 const KEPT: usize = 64 << 10;
@@ -52,19 +52,13 @@ pub(super) fn command(
 ) -> Result<Command, TemplateError> {
     let (place, number) = (element.place, number(work, element.place));
     let text = element.input.as_ref().filter(|_| work.input() != InputSort::Bytes);
-    let json = text.filter(|_| work.placeholders && work.input() == InputSort::Json);
-    let json = json.and_then(|text| serde_json::from_slice::<serde_json::Value>(text).ok());
-    let values = Values { number, index: place, input: text.map(|text| &**text), json: json.as_ref() };
-    let filled = |text: &Bytes, reader| -> Result<OsString, TemplateError> {
-        let bytes = if work.placeholders { fill(text, &values, reader)? } else { text.to_vec() };
-        Ok(OsString::from_vec(bytes))
-    };
-    let mut command = match &work.program {
-        Some(Program::Shell(script)) => Command::shell(filled(script, Reader::Shell)?),
+    let word = |bytes: &Bytes| OsString::from_vec(bytes.to_vec());
+    let mut command = match template::program(work, place, text.map(|text| &**text))? {
+        Some(Program::Shell(script)) => Command::shell(word(&script)),
         Some(Program::Argv(words)) => {
-            let mut words = words.words.iter().map(|word| filled(word, Reader::Program));
-            let program = words.next().unwrap_or_else(|| Ok(OsString::new()))?;
-            Command::argv(program, words.collect::<Result<Vec<_>, _>>()?)
+            let mut words = words.words.iter().map(word);
+            let program = words.next().unwrap_or_default();
+            Command::argv(program, words.collect::<Vec<_>>())
         }
         Some(Program::Call(_)) | None => Command::argv("false", [] as [OsString; 0]),
     };

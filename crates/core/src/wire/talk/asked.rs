@@ -180,6 +180,9 @@ pub struct Logs {
     /// See `attempt`.
     #[prost(uint64, tag = "5")]
     pub seen_stderr: u64,
+    /// Only what this attempt wrote, counted from 1 as people do; the latest if nothing is said.
+    #[prost(uint32, tag = "6")]
+    pub only: u32,
 }
 
 /// Something to be done.
