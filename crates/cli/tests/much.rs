@@ -68,7 +68,7 @@ fn time_begins_when_a_task_does_and_only_runs_count_as_attempts() {
 
 #[test]
 fn what_nobody_can_run_says_why_to_everybody() {
-    let mut cluster = Cluster::start_with("limits:\n  max_requeue_attempts: 1\n", &["--plain"]);
+    let mut cluster = Cluster::start_with("limits:\n  max_requeue_attempts: 1\n  requeue_interval: 1s\n", &["--plain"]);
     cluster.worker("alpha", &["--slots", "1"]);
     let waited = cluster.run(&["submit", "--wait", "--array", "1-3", "--requires", "warp-drive", "--", "true"]);
     assert_eq!(waited.status.code(), Some(1));
