@@ -5,8 +5,8 @@ use filch_core::coordinator::{Coordinator, Input, Output};
 use filch_core::journal::{Detail, Journal};
 use filch_core::wire::{Beat, Group, Hello, Message, Order};
 use filch_core::{
-    Action, Config, End, Event, GraphTask, Held, JobId, KeyId, LoadReport, Record, Remaining, RetryTerms, Scheduler,
-    Span, Status, TaskId, TaskSpec, Time, WorkerId, WorkerSpec,
+    Action, Amount, Config, Demand, End, Event, GraphTask, Held, JobId, KeyId, LoadReport, Record, Remaining,
+    ResourceId, RetryTerms, Scheduler, Span, Status, TaskId, TaskSpec, Time, WorkerId, WorkerSpec,
 };
 
 /// A coordinator, the journal it writes, and what it said last.
@@ -96,12 +96,18 @@ impl Bench {
     }
 
     /// An eighth of a lease later: the store has noted all, and these are still there.
-    fn later(&mut self, lease: Span, there: &[WorkerId]) {
+    /// What was handed over meanwhile.
+    fn later(&mut self, lease: Span, there: &[WorkerId]) -> Vec<(Order, bool)> {
         self.now = self.now + Span(lease.0 / 8);
         self.step(Input::Stored { begun: self.now });
-        let now = self.now;
-        there.iter().for_each(|worker| self.hear(*worker, beat(now)));
+        let mut handed = self.handed();
+        for worker in there {
+            self.hear(*worker, beat(self.now));
+            handed.extend(self.handed());
+        }
         self.step(Input::Tick);
+        handed.extend(self.handed());
+        handed
     }
 
     /// What was handed over in the last step, and whether that waits for the store.
@@ -602,12 +608,11 @@ fn what_is_pinned_to_a_worker_waits_for_the_one_that_is_started_in_its_place() {
     // It dies; long after that it is given up, and nobody was started in its place yet.
     let lease = bench.config.limits.lease;
     for _ in 0..24 {
-        bench.later(lease, &[other]);
+        assert!(bench.later(lease, &[other]).is_empty(), "nobody else gets it");
     }
     assert!(bench.coordinator.scheduler().worker_state(first).is_none(), "given up");
     for task in [runs, keyed, waits] {
         assert_eq!(status(&bench, task), Some(Status::Unschedulable), "it waits");
-        assert!(bench.handed().is_empty(), "and nobody else gets it");
     }
     let again = bench.hello(None, Vec::new());
     bench.step(Input::Event(Event::Succeeds { worker: again, former: first }));
@@ -642,4 +647,37 @@ fn what_is_pinned_to_a_worker_that_never_comes_back_fails_in_the_end() {
         });
     }
     assert_eq!(failed, Some(Status::Failed));
+}
+
+#[test]
+fn one_started_in_the_place_of_another_gets_only_what_it_can_run() {
+    let mut config = Config::default();
+    config.limits.requeue_interval = Span::from_secs(60);
+    let lease = config.limits.lease;
+    let mut bench = Bench::of(config);
+    let (first, other) = (bench.hello(None, Vec::new()), bench.hello(None, Vec::new()));
+    let four = Demand::new([(ResourceId::CPUS, Amount::from_units(4))]);
+    let wide = bench.submit(TaskSpec { pin: Some(first), demand: four, ..TaskSpec::default() });
+    let narrow = bench.submit(TaskSpec { pin: Some(first), ..TaskSpec::default() });
+    for _ in 0..24 {
+        bench.later(lease, &[other]);
+    }
+    // Two were started since, and the first of them has gone already: its successor is known before it is.
+    let spec = WorkerSpec { slots: 1, ..WorkerSpec::default() };
+    let hello = Hello { spec, known: None, holds: Vec::new(), born: Time(99), sent: bench.now };
+    bench.step(Input::Hello(Box::new(hello)));
+    let last = bench.out.iter().find_map(|output| match output {
+        Output::Joined { worker, .. } => Some(*worker),
+        _ => None,
+    });
+    let (last, between) = (last.unwrap(), WorkerId::from_bits(77));
+    bench.step(Input::Event(Event::Succeeds { worker: between, former: first }));
+    bench.step(Input::Event(Event::Succeeds { worker: last, former: between }));
+    bench.hear(last, want(2));
+    assert_eq!(bench.handed().iter().map(|(order, _)| order.held.task).collect::<Vec<_>>(), [narrow]);
+    assert_eq!(bench.coordinator.scheduler().status(wide), Some(Status::Unschedulable), "it has one processor");
+    for _ in 0..80 {
+        bench.later(lease, &[other]);
+    }
+    bench.coordinator.scheduler().check().unwrap();
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use filch_node::client::Client;
-use filch_node::view::{Query, StatsView};
+use filch_node::view::{JobView, Query, StatsView};
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
@@ -56,8 +56,19 @@ impl Stall {
 
     /// Why nobody runs what waits, if that is so. Whoever follows the job hears why nothing can be asked.
     async fn ask(&self) -> Option<String> {
-        let told: Value = self.client.query(&Query::Why { job: self.job, index: None }).await.ok()?;
         let stats: StatsView = self.client.query(&Query::Stats).await.ok()?;
+        if stats.workers == 0 {
+            return reason(&Value::Null, 0);
+        }
+        // Mostly there is nothing that nobody can run, and no need to look through the job for it.
+        if stats.metrics["unschedulable"] == 0 {
+            return None;
+        }
+        let job: JobView = self.client.query(&Query::Job { job: self.job }).await.ok()?;
+        if job.running > 0 {
+            return None;
+        }
+        let told: Value = self.client.query(&Query::Why { job: self.job, index: None }).await.ok()?;
         reason(&told, stats.workers)
     }
 }

@@ -19,6 +19,8 @@ use crate::worker::{LoadReport, WorkerSpec, WorkerState};
 
 /// Parked tasks looked at when a new class of workers appears; the rest are found by their own timers.
 const UNPARKED_PER_JOIN: usize = 1024;
+/// Of each signature so many are looked at then.
+const PARKED_LOOKED_AT: usize = 4096;
 /// How often the worker of a pinned task may have been started anew.
 const HEIRS_LOOKED_AT: usize = 256;
 
@@ -168,7 +170,10 @@ impl Scheduler {
         let mut places = Vec::new();
         for signature in signatures {
             if self.class_can_run(class, signature) {
-                let slots = self.parked.get(&signature).into_iter().flatten();
+                // What is pinned to somebody who has gone waits for that one alone.
+                let waits =
+                    |slot: &&u32| !self.tasks.at(**slot).flags.has(Flags::PINNED) || self.home_of(**slot).is_some();
+                let slots = self.parked.get(&signature).into_iter().flatten().take(PARKED_LOOKED_AT).filter(waits);
                 let place = |&slot: &u32| queue_key(self.tasks.at(slot).level, self.tasks.at(slot).order(), slot);
                 places.extend(slots.take(UNPARKED_PER_JOIN - places.len()).map(place));
             }
@@ -188,20 +193,24 @@ impl Scheduler {
         former: WorkerId,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
-        let at = self.worker_slot(worker)?;
         if worker != former {
+            // It may have gone itself, and somebody may have come after it.
             self.heirs.insert(former, worker);
-            self.revisit_parked(self.workers[at].class, actions);
         }
+        let at = self.worker_slot(worker)?;
+        self.revisit_parked(self.workers[at].class, actions);
         Ok(())
     }
 
-    /// The worker a task is pinned to, or whoever came after it, while that is registered.
+    /// The worker a task is pinned to, or whoever came after it, while that is registered. Who came after it may be another machine,
+    /// and is asked whether it can run the task; of the worker itself that was asked when the task came.
     pub(crate) fn home_of(&self, slot: u32) -> Option<u32> {
-        let mut home = self.tasks.extra(slot).and_then(|extra| extra.pin)?;
+        let pin = self.tasks.extra(slot).and_then(|extra| extra.pin)?;
+        let mut home = pin;
         for _ in 0..HEIRS_LOOKED_AT {
             if let Ok(at) = self.worker_slot(home) {
-                return Some(at);
+                let fits = || self.class_can_run(self.workers[at].class, self.tasks.at(slot).signature);
+                return (home == pin || fits()).then_some(at);
             }
             home = *self.heirs.get(&home)?;
         }

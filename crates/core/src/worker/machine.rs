@@ -661,8 +661,7 @@ impl WorkerMachine {
         }
         let per_slot = match self.duration_s {
             Some(duration) if duration > 0.0 => {
-                let waits = self.report_after(self.patient).map_or(0.0, |span| 2.0 * span.as_secs_f64());
-                let missed = (self.round_trip_s + waits) / duration;
+                let missed = (self.round_trip_s + 2.0 * self.reported_after_s(self.patient)) / duration;
                 if missed <= HARDLY { 0 } else { missed.min(f64::from(MOST_AHEAD)) as u32 + 1 }
             }
             _ => 1,

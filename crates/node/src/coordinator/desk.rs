@@ -108,6 +108,7 @@ pub(super) struct Desk {
     pub(super) worker_names: FxHashMap<Arc<str>, WorkerId>,
     /// Who had a name that nobody has now.
     pub(super) former: FxHashMap<Arc<str>, WorkerId>,
+    pub(super) former_order: VecDeque<Arc<str>>,
     pub(super) jobs: Jobs,
     pub(super) bodies: Bodies,
     /// Bodies that several orders share, and who has them.
@@ -176,6 +177,7 @@ impl Desk {
             seats: Vec::new(),
             worker_names: FxHashMap::default(),
             former: FxHashMap::default(),
+            former_order: VecDeque::new(),
             jobs: Jobs::default(),
             bodies: Bodies::default(),
             shared: FxHashMap::default(),
@@ -641,11 +643,11 @@ impl Desk {
             ending: kept,
         };
         self.outcomes.push(outcome);
-        if status == Status::Cancelled && live.is_some() {
+        if status == Status::Cancelled && live.is_some_and(|live| live.runs) {
             self.expect_words(task, attempt, outcome);
         }
         // Those who look on see the rest of what is being stopped.
-        if !self.looked_at.is_empty() && !self.is_stopping(task, attempt, worker) {
+        if self.looked_at.contains_key(&task) && !self.is_stopping(task, attempt, worker) {
             self.end_looks(task, ending.as_ref());
         }
         self.tell_ended(task, &outcome, worker, ending);

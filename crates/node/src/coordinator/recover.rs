@@ -1,6 +1,7 @@
 //! Pages of the store, folded into what a coordinator must know when it begins, and into snapshots. Applies what was
 //! written; never decides anything.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,6 +21,8 @@ use crate::store::{Error, Place, Shard, Store};
 
 /// Tasks of a snapshot that go into one of its parts.
 const PART: usize = 20_000;
+/// Workers that have left and are remembered.
+const PAST: usize = 4096;
 
 /// What all pages so far come to.
 #[derive(Default)]
@@ -32,6 +35,8 @@ pub(super) struct Folded {
     /// Who had each name last, and in whose place workers were started, in order.
     pub(super) named: FxHashMap<String, WorkerId>,
     pub(super) heirs: Vec<(WorkerId, WorkerId)>,
+    /// Workers that have left, the latest last.
+    past: VecDeque<(WorkerId, String)>,
     pub(super) next_blob: u64,
     /// Where the endings of attempts are that are known, as the page says that is applied.
     ends: FxHashMap<(u64, u32), End>,
@@ -115,12 +120,14 @@ impl Folded {
                 *Sort::ALL.get(sort as usize).ok_or_else(|| wrong(format!("there are no names of sort {sort}")))?;
             self.names.number(sort, &name).map_err(|error| wrong(error.to_string()))?;
         }
+        for WorkerNote { worker, name } in page.past {
+            self.call(WorkerId::from_bits(worker), &name);
+            self.leaves(WorkerId::from_bits(worker), name);
+        }
         for WorkerNote { worker, name } in page.workers {
             items.push(Item::Worker { id: worker, name: name.as_str().into() });
             let worker = WorkerId::from_bits(worker);
-            if let Some(former) = self.named.insert(name.clone(), worker).filter(|former| *former != worker) {
-                self.heirs.push((former, worker));
-            }
+            self.call(worker, &name);
             self.workers.insert(worker, name);
         }
         for card in page.jobs {
@@ -184,7 +191,9 @@ impl Folded {
                 self.jobs.has_tried(task, Tried { attempt, worker, ending: end.map_or(0, |end| end.ending) });
             }
             Record::Left { worker } => {
-                self.workers.remove(&worker);
+                if let Some(name) = self.workers.remove(&worker) {
+                    self.leaves(worker, name);
+                }
             }
             Record::ElementsSettled { job, from, to, status, cause, at } if !is_snapshot => {
                 let count = before - self.journal.open_tasks(job);
@@ -229,6 +238,20 @@ impl Folded {
         }
     }
 
+    /// A worker has a name. Whoever had it before was the same.
+    fn call(&mut self, worker: WorkerId, name: &str) {
+        if let Some(former) = self.named.insert(name.to_owned(), worker).filter(|former| *former != worker) {
+            self.heirs.push((former, worker));
+        }
+    }
+
+    fn leaves(&mut self, worker: WorkerId, name: String) {
+        self.past.push_back((worker, name));
+        if self.past.len() > PAST {
+            self.past.pop_front();
+        }
+    }
+
     /// Pages that come to the same.
     pub(super) fn into_pages(self) -> Vec<Vec<u8>> {
         let last_job = self.jobs.last().max(1);
@@ -242,6 +265,8 @@ impl Folded {
         workers.sort();
         page.workers =
             workers.iter().map(|(id, name)| WorkerNote { worker: id.to_bits(), name: (*name).clone() }).collect();
+        let note = |(id, name): &(WorkerId, String)| WorkerNote { worker: id.to_bits(), name: name.clone() };
+        page.past = self.past.iter().map(note).collect();
         let open = self.jobs.iter().filter(|job| job.done_at.is_none());
         page.jobs = open.map(|job| JobCard { progress: Some(job.progress.clone()), ..job.card.clone() }).collect();
         page.keys = self.keys.notes();

@@ -184,8 +184,23 @@ impl Desk {
     /// Who had which name last: that one has it, or would be the same if it came back.
     pub(super) fn restore_names(&mut self, named: FxHashMap<String, WorkerId>) {
         for (name, worker) in named {
-            let names = if self.seat(worker).is_some() { &mut self.worker_names } else { &mut self.former };
-            names.insert(name.into(), worker);
+            if self.seat(worker).is_some() {
+                self.worker_names.insert(name.into(), worker);
+            } else {
+                self.remember_former(name.into(), worker);
+            }
+        }
+    }
+
+    fn remember_former(&mut self, name: Arc<str>, worker: WorkerId) {
+        if self.former.insert(Arc::clone(&name), worker).is_none() {
+            self.former_order.push_back(name);
+        }
+        // Some of them have a worker again, and are not there any more.
+        while self.former_order.len() > FORMER_KEPT
+            && let Some(oldest) = self.former_order.pop_front()
+        {
+            self.former.remove(&oldest);
         }
     }
 
@@ -200,10 +215,7 @@ impl Desk {
             tracing::debug!(worker = %seat.name, id = %worker, "no member any more");
             if self.worker_names.get(&seat.name) == Some(&worker) {
                 self.worker_names.remove(&seat.name);
-                if self.former.len() >= FORMER_KEPT {
-                    self.former.clear();
-                }
-                self.former.insert(Arc::clone(&seat.name), worker);
+                self.remember_former(Arc::clone(&seat.name), worker);
             }
             self.steals_gone.add(&seat.steals);
         }

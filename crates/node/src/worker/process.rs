@@ -38,8 +38,9 @@ pub(super) struct Surroundings {
     pub(super) access: Option<PathBuf>,
     /// By what its guard knows them.
     pub(super) life: Option<String>,
-    /// Its accelerators.
+    /// Its accelerators, and which of NVIDIA's this process was told of.
     pub(super) gpus: Vec<Gpu>,
+    pub(super) cuda: Option<String>,
 }
 
 /// The command of a task that has these accelerators.
@@ -101,7 +102,7 @@ fn environment(
         env.push(("FILCH_INPUT".into(), OsString::from_vec(input.to_vec())));
     }
     if !gpus.is_empty() {
-        let named = devices::variables(&around.gpus, gpus);
+        let named = devices::variables(&around.gpus, around.cuda.as_deref(), gpus);
         env.extend(named.into_iter().map(|(name, value)| (name.into(), value.into())));
     }
     // What the submitter says last, so that it counts.

@@ -32,6 +32,9 @@ pub struct Page {
     /// The number of the latest job. Only in snapshots.
     #[prost(uint64, tag = "8")]
     pub last_job: u64,
+    /// Workers that have left, so that who joins under the name of one is known for it. Only in snapshots.
+    #[prost(message, repeated, tag = "9")]
+    pub past: Vec<WorkerNote>,
 }
 
 /// A name was given the next number of its sort.

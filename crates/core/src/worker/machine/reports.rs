@@ -65,6 +65,12 @@ impl WorkerMachine {
         self.reports_together().then_some(longest)
     }
 
+    /// How long an end waits to be told at the most, in seconds: until there are as many as are told together.
+    pub(super) fn reported_after_s(&self, patient: bool) -> f64 {
+        let all = self.duration_s.map_or(f64::INFINITY, |each| each * MOST as f64 / f64::from(self.spec.slots));
+        self.report_after(patient).map_or(0.0, |span| span.as_secs_f64().min(all))
+    }
+
     /// Whether ends come so fast that it is worth waiting for the next.
     fn reports_together(&self) -> bool {
         self.duration_s.is_some_and(|each| 2.0 * each / f64::from(self.spec.slots) <= LONGEST.as_secs_f64())

@@ -93,6 +93,7 @@ impl Runs {
                 access: options.access_file.clone(),
                 life: options.life.clone(),
                 gpus: options.gpus.clone(),
+                cuda: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
             },
             slots: options.slots.max(1) as usize,
             largest_result: options.largest_result,
