@@ -18,7 +18,7 @@ pub(super) fn variables(known: &[Gpu], inherited: Option<&str>, positions: &[u16
             (Some(gpu), _) if gpu.vendor == "amd" => amd.push(name_of_amd(gpu, position)),
             (Some(gpu), _) => nvidia.push(gpu.id.clone()),
             (None, Some(given)) if known.is_empty() && position < given.len() => {
-                nvidia.push(given[position].to_owned())
+                nvidia.push(given[position].to_owned());
             }
             (None, None) if known.is_empty() => nvidia.push(position.to_string()),
             (None, _) => return variables,
