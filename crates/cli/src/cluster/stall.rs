@@ -60,8 +60,9 @@ impl Stall {
         if stats.workers == 0 {
             return reason(&Value::Null, 0);
         }
-        // Mostly there is nothing that nobody can run, and no need to look through the job for it.
-        if stats.metrics["unschedulable"] == 0 {
+        // While others run there is mostly nothing that nobody can run, and no need to look through the job for it: what nobody can run
+        // is set aside after a while.
+        if stats.metrics["unschedulable"] == 0 && stats.metrics["running"] != 0 {
             return None;
         }
         let job: JobView = self.client.query(&Query::Job { job: self.job }).await.ok()?;
