@@ -117,9 +117,8 @@ impl Scheduler {
     fn requeue_parked(&mut self, slot: u32, actions: &mut Vec<Action>) {
         self.unpark(slot);
         let (signature, pinned) = (self.tasks.at(slot).signature, self.tasks.at(slot).flags.has(Flags::PINNED));
-        let has_host = if pinned { self.home_of(slot).is_some() } else { self.has_host(signature) };
         // With nobody registered at all nobody has refused it either.
-        if self.workers.len() > 0 && !has_host {
+        if self.workers.len() > 0 && !self.may_stay(slot) {
             let task = self.tasks.at_mut(slot);
             if u32::from(task.requeues) >= self.config.limits.max_requeue_attempts {
                 let refusals = self.refusals(signature, pinned);
