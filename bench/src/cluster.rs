@@ -56,6 +56,8 @@ enum Role {
         count: u32,
         #[arg(long, default_value_t = 16)]
         slots: u32,
+        #[arg(long)]
+        over_network: bool,
     },
     /// Answers every byte that comes to a socket.
     #[command(hide = true)]
@@ -72,7 +74,9 @@ enum Role {
 pub fn main_with(arguments: Arguments) -> Result<()> {
     match arguments.role {
         Some(Role::Coordinator { dir, tls }) => roles::coordinator(&dir, tls),
-        Some(Role::Worker { access, name, count, slots }) => roles::worker(&access, &name, count, slots),
+        Some(Role::Worker { access, name, count, slots, over_network }) => {
+            roles::worker(&access, &name, count, slots, over_network)
+        }
         Some(Role::Pong) => roles::pong(),
         Some(Role::Empty) => roles::empty(),
         None => {

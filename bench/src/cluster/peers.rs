@@ -40,15 +40,22 @@ pub(super) fn sleeps(seconds: &[f64], to: Vec<String>) -> Submit {
     Submit { parts: Some(Parts::Array(array)), ..Submit::default() }
 }
 
-/// How long a thief waits for an answer, against a ping-pong of two processes: by itself before and after, and beside the cluster
-/// while that steals, where it finds the same processors and caches.
+/// How long a thief waits for an answer, as workers of one machine reach each other and as those of several do, against a
+/// ping-pong of two processes.
 pub(super) fn steal(quick: bool) -> Result<Vec<Figure>> {
+    Ok(vec![steal_by(quick, false)?, steal_by(quick, true)?])
+}
+
+/// The ping-pong is by itself before and after, and beside the cluster while that steals, where it finds the same processors and
+/// caches.
+fn steal_by(quick: bool, over_network: bool) -> Result<Figure> {
     let tasks = if quick { 300 } else { 2000 };
     let rounds = tasks / 2;
     let each = Duration::from_millis(2);
     let mut paced = ping_pong(rounds, each)?;
     let mut hot = ping_pong(20 * rounds, Duration::ZERO)?;
     let mut cluster = Cluster::start(false)?;
+    cluster.over_network = over_network;
     cluster.add_workers(1, 1)?;
     cluster.add_workers(1, 1)?;
     let runtime = runtime()?;
@@ -79,7 +86,8 @@ pub(super) fn steal(quick: bool) -> Result<Vec<Figure>> {
          {beside:.0} µs); {successes} steals, {} relayed",
         stats.relayed
     );
-    Ok(vec![Figure { p50_us: p50, ratio: p50.map(|p50| p50 / paced), note, ..Figure::new("steal") }])
+    let name = if over_network { "steal/over network" } else { "steal" };
+    Ok(Figure { p50_us: p50, ratio: p50.map(|p50| p50 / paced), note, ..Figure::new(name) })
 }
 
 /// A byte there and back between two processes, again and again with pauses: how long each took. Whoever was idle for a while

@@ -52,7 +52,7 @@ pub(super) fn coordinator(dir: &Path, tls: bool) -> Result<()> {
     })
 }
 
-pub(super) fn worker(access: &Path, name: &str, count: u32, slots: u32) -> Result<()> {
+pub(super) fn worker(access: &Path, name: &str, count: u32, slots: u32, over_network: bool) -> Result<()> {
     runtime_of_worker()?.block_on(async {
         let access = Access::read(access)?;
         let mut tasks = Vec::new();
@@ -60,6 +60,7 @@ pub(super) fn worker(access: &Path, name: &str, count: u32, slots: u32) -> Resul
             let mut options = WorkerOptions::new(format!("{name}-{number}"));
             options.slots = slots;
             options.listen = Some("127.0.0.1:0".parse()?);
+            options.local = !over_network;
             let dial = Dial::Socket(access.clone());
             tasks.push(tokio::spawn(Worker::new(options).run(dial)));
         }
@@ -161,6 +162,8 @@ pub(super) struct Cluster {
     pub(super) coordinator: Option<Process>,
     pub(super) workers: Vec<Process>,
     pub(super) dir: PathBuf,
+    /// Whether its workers reach each other over the network, as they must on different machines.
+    pub(super) over_network: bool,
 }
 
 impl Cluster {
@@ -168,7 +171,7 @@ impl Cluster {
         let name = format!("filch-bench-{}-{:x}", std::process::id(), next_number());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&dir)?;
-        let mut cluster = Cluster { coordinator: None, workers: Vec::new(), dir };
+        let mut cluster = Cluster { coordinator: None, workers: Vec::new(), dir, over_network: false };
         cluster.begin(tls)?;
         Ok(cluster)
     }
@@ -187,7 +190,10 @@ impl Cluster {
         let access = self.access_path().to_string_lossy().into_owned();
         let name = format!("w{}", self.workers.len());
         let (count, slots) = (count.to_string(), slots.to_string());
-        let arguments = ["worker", "--access", &access, "--name", &name, "--count", &count, "--slots", &slots];
+        let mut arguments = vec!["worker", "--access", &access, "--name", &name, "--count", &count, "--slots", &slots];
+        if self.over_network {
+            arguments.push("--over-network");
+        }
         self.workers.push(Process::start(&arguments)?);
         Ok(())
     }

@@ -35,6 +35,7 @@ mod exact {
     use tokio::io::unix::AsyncFd;
 
     use super::{Instant, io};
+    use crate::watched::watched;
 
     pub(crate) struct Alarm {
         timer: Arc<OwnedFd>,
@@ -46,13 +47,7 @@ mod exact {
     pub(super) fn new() -> io::Result<(Alarm, Bell)> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = Arc::new(timerfd_create(TimerfdClockId::Monotonic, flags)?);
-        Ok((Alarm { timer: Arc::clone(&timer), at: None }, Bell(registered(timer)?)))
-    }
-
-    // Deprecated because not every type keeps its descriptor open; this one does. The new name for it is unsafe to call.
-    #[allow(deprecated, reason = "an owned descriptor stays open and the same")]
-    fn registered(timer: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
-        AsyncFd::with_interest(timer, Interest::READABLE)
+        Ok((Alarm { timer: Arc::clone(&timer), at: None }, Bell(watched(timer, Interest::READABLE)?)))
     }
 
     impl Alarm {

@@ -392,14 +392,14 @@ async fn accept(listener: TcpListener, door: Arc<Door>, inbox: Inbox) {
         let (door, inbox) = (Arc::clone(&door), inbox.clone());
         tokio::spawn(async move {
             match door.admit(socket).await {
-                Ok(admitted) => welcome(admitted, inbox).await,
+                Ok(admitted) => welcome(admitted, from, inbox).await,
                 Err(turned) => tracing::warn!(%from, %turned, "turned away"),
             }
         });
     }
 }
 
-async fn welcome(mut admitted: Admitted, inbox: Inbox) {
+async fn welcome(mut admitted: Admitted, from: SocketAddr, inbox: Inbox) {
     let opening = std::mem::take(&mut admitted.opening);
     let card = card_of(&opening);
     let (answer, answered) = oneshot::channel();
@@ -408,10 +408,9 @@ async fn welcome(mut admitted: Admitted, inbox: Inbox) {
     }
     let Ok(Entered { connection, answer }) = answered.await else { return };
     let refused = answer.refused.clone();
-    let peer = admitted.peer;
     let Ok((reader, writer, rest)) = admitted.answer(answer).await else { return };
     if !refused.is_empty() {
-        tracing::warn!(%peer, why = refused, "refused");
+        tracing::warn!(%from, why = refused, "refused");
         return;
     }
     let arrivals = inbox.clone();

@@ -15,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::access::{Access, Pin};
-use crate::door::{Reader, SILENCE, SILENCE_OF_PEERS, Writer, prepare};
+use crate::door::{Reader, SILENCE, SILENCE_OF_PEERS, Writer, halves, prepare};
 use crate::link::{Arrival, Outgoing, Parcel, attach, is_farewell, read_parcel, write_parcel};
-use crate::secure;
+use crate::{local, secure};
 
 /// How long the other side may take.
 #[derive(Clone, Copy)]
@@ -138,25 +138,49 @@ pub async fn knock(
         _ => Some(Pin::try_from(&*peer.pin).map_err(|_| DialError::Refused("its pin is no SHA-256".to_owned()))?),
     };
     let opening = Opening { version: VERSION, token: peer.token.clone(), role: Some(Role::Peer(own)) };
-    let (reader, writer, rest, _) = open(&peer.address, pin, &opening, PATIENCE_WITH_PEERS).await?;
+    let (reader, writer, rest, _) = match local_way(&peer.local).await {
+        Some(socket) => {
+            let speaking = introduce(socket, &peer.local, &opening, "");
+            timely(&peer.local, PATIENCE_WITH_PEERS.opening, speaking).await?
+        }
+        None => open(&peer.address, pin, &opening, PATIENCE_WITH_PEERS).await?,
+    };
     Ok(attach(reader, writer, rest, deliver))
 }
 
+/// The way to a peer of this machine, if it is one.
+async fn local_way(name: &str) -> Option<(Reader, Writer)> {
+    if name.is_empty() {
+        return None;
+    }
+    match local::connect(name).await {
+        Ok(halves) => Some(halves),
+        Err(error) => {
+            tracing::debug!(name, %error, "no way within this machine");
+            None
+        }
+    }
+}
+
 async fn open(address: &str, pin: Option<Pin>, opening: &Opening, patience: Patience) -> Result<Opened, DialError> {
-    let within = patience.opening;
-    let slow = || DialError::Again(format!("{address} did not answer within {} s", within.as_secs()));
-    timeout(within, speak(address, pin, opening, patience.silence)).await.map_err(|_| slow())?
+    timely(address, patience.opening, speak(address, pin, opening, patience.silence)).await
+}
+
+async fn timely(
+    address: &str,
+    within: Duration,
+    speaking: impl Future<Output = Result<Opened, DialError>>,
+) -> Result<Opened, DialError> {
+    let slow = |_| DialError::Again(format!("{address} did not answer within {} s", within.as_secs()));
+    timeout(within, speaking).await.map_err(slow)?
 }
 
 async fn speak(address: &str, pin: Option<Pin>, opening: &Opening, silence: Duration) -> Result<Opened, DialError> {
     let again = |error: io::Error| DialError::Again(format!("cannot connect to {address}: {error}"));
     let socket = TcpStream::connect(address).await.map_err(again)?;
     prepare(&socket, silence).map_err(again)?;
-    let (mut reader, mut writer): (Reader, Writer) = match pin {
-        None => {
-            let (reader, writer) = socket.into_split();
-            (Box::new(reader), Box::new(writer))
-        }
+    let connection = match pin {
+        None => halves(socket.into_split()),
         Some(pin) => {
             let stream = secure::connect(socket, pin).await.map_err(|error| {
                 if secure::is_other_certificate(&error) {
@@ -167,14 +191,24 @@ async fn speak(address: &str, pin: Option<Pin>, opening: &Opening, silence: Dura
                 }
                 DialError::Again(format!("no TLS with {address}: {error}; does it serve without TLS?"))
             })?;
-            let (reader, writer) = tokio::io::split(stream);
-            (Box::new(reader), Box::new(writer))
+            halves(tokio::io::split(stream))
         }
     };
+    let hint = if pin.is_none() { "; does it want TLS, or is it no filch at all?" } else { "" };
+    introduce(connection, address, opening, hint).await
+}
+
+/// Says who is there and hears the answer. `hint` is what else may be wrong if there is none.
+async fn introduce(
+    (mut reader, mut writer): (Reader, Writer),
+    address: &str,
+    opening: &Opening,
+    hint: &str,
+) -> Result<Opened, DialError> {
+    let again = |error: io::Error| DialError::Again(format!("cannot connect to {address}: {error}"));
     let packet = Packet { opening: Some(Box::new(opening.clone())), ..Packet::default() };
     write_parcel(&mut writer, Parcel::of(packet)).await.map_err(again)?;
     let mut rest = BytesMut::new();
-    let hint = if pin.is_none() { "; does it want TLS, or is it no filch at all?" } else { "" };
     let who = if matches!(opening.role, Some(Role::Peer(_))) { "peer" } else { "coordinator" };
     let closed = || DialError::Again(format!("the {who} at {address} closed the connection{hint}"));
     let parcel = read_parcel(&mut reader, &mut rest, LARGEST_ANSWER).await.map_err(|error| {

@@ -5,7 +5,6 @@
 //! stand in the door at once, and no more. Never looks at what somebody wants once it is in.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +38,15 @@ pub type Reader = Box<dyn AsyncRead + Send + Unpin>;
 /// The half of a connection that is written.
 pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
+/// Both halves of a connection, whatever kind it is.
+pub(crate) fn halves<R, W>((reader, writer): (R, W)) -> (Reader, Writer)
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    (Box::new(reader), Box::new(writer))
+}
+
 /// A door.
 pub struct Door {
     identity: Option<Identity>,
@@ -58,8 +66,6 @@ pub struct Admitted {
     pub writer: Writer,
     /// What it said already beyond that.
     pub rest: BytesMut,
-    /// Where it is.
-    pub peer: SocketAddr,
 }
 
 /// Why somebody was turned away.
@@ -107,28 +113,32 @@ impl Door {
     /// If it was turned away.
     pub async fn admit(&self, socket: TcpStream) -> Result<Admitted, Turned> {
         let _standing = self.room.try_acquire().map_err(|_| Turned::Crowded)?;
-        timeout(self.patience, self.greet(socket)).await.map_err(|_| Turned::Slow)?
+        let greeting = async {
+            prepare(&socket, self.silence).map_err(Turned::Garbled)?;
+            let (reader, writer): (Reader, Writer) = match &self.identity {
+                None => halves(socket.into_split()),
+                Some(identity) => {
+                    let stream = identity.acceptor().accept(socket).await.map_err(Turned::Tls)?;
+                    halves(tokio::io::split(stream))
+                }
+            };
+            self.greet(reader, writer).await
+        };
+        timeout(self.patience, greeting).await.map_err(|_| Turned::Slow)?
     }
 
-    async fn greet(&self, socket: TcpStream) -> Result<Admitted, Turned> {
-        let peer = socket.peer_addr().map_err(Turned::Garbled)?;
-        prepare(&socket, self.silence).map_err(Turned::Garbled)?;
-        let (mut reader, writer): (Reader, Writer) = match &self.identity {
-            None => {
-                let (reader, writer) = socket.into_split();
-                (Box::new(reader), Box::new(writer))
-            }
-            Some(identity) => {
-                let stream = identity.acceptor().accept(socket).await.map_err(Turned::Tls)?;
-                let (reader, writer) = tokio::io::split(stream);
-                (Box::new(reader), Box::new(writer))
-            }
-        };
+    /// The same for a process of the same user of this machine: nobody else hears what is said.
+    pub(crate) async fn admit_local(&self, (reader, writer): (Reader, Writer)) -> Result<Admitted, Turned> {
+        let _standing = self.room.try_acquire().map_err(|_| Turned::Crowded)?;
+        timeout(self.patience, self.greet(reader, writer)).await.map_err(|_| Turned::Slow)?
+    }
+
+    async fn greet(&self, mut reader: Reader, writer: Writer) -> Result<Admitted, Turned> {
         let mut rest = BytesMut::new();
         let parcel = read_parcel(&mut reader, &mut rest, LARGEST_OPENING).await.map_err(Turned::Garbled)?;
         let missing = || Turned::Garbled(io::Error::new(io::ErrorKind::UnexpectedEof, "it said nothing"));
         let opening = parcel.and_then(|parcel| parcel.packet.opening).ok_or_else(missing)?;
-        let admitted = Admitted { opening: *opening, reader, writer, rest, peer };
+        let admitted = Admitted { opening: *opening, reader, writer, rest };
         let turned = match self.check(&admitted.opening) {
             None => return Ok(admitted),
             Some(turned) => turned,

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use filch_core::WorkerId;
 use filch_core::wire::VERSION;
 use filch_core::wire::talk::{Answer, NamedAmount, Role, WorkerCard};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 pub use call::{Call, Handlers};
 pub use peers::Neighbours;
@@ -32,8 +32,9 @@ pub use peers::Neighbours;
 use crate::alarm::alarm;
 use crate::detect::Gpu;
 use crate::dial::{Backoff, Dial, DialError};
-use crate::door::Door;
+use crate::door::{Door, Reader, Writer};
 use crate::link::{Arrival, Outgoing, Parcel, attach};
+use crate::local;
 use crate::secure::{Identity, new_token};
 use driver::Driver;
 use inbox::{Inbox, Listener};
@@ -56,6 +57,8 @@ pub struct WorkerOptions {
     pub listen: Option<SocketAddr>,
     /// Where peers reach it, if that is another address, as `host:port`.
     pub advertise: Option<String>,
+    /// Whether peers of the same machine reach it by a socket of that machine, if it listens at all.
+    pub local: bool,
     /// Its certificate for peers; if none is given and the coordinator speaks TLS, it makes one.
     pub identity: Option<Identity>,
     /// Workers in the same process, which it reaches directly.
@@ -86,6 +89,7 @@ impl WorkerOptions {
             resources: Vec::new(),
             listen: None,
             advertise: None,
+            local: true,
             identity: None,
             neighbours: None,
             gpus: Vec::new(),
@@ -239,7 +243,9 @@ async fn prepare(
     card.pin = identity.as_ref().map_or_else(Bytes::new, |identity| Bytes::copy_from_slice(&identity.pin()));
     card.address = options.advertise.clone().unwrap_or_else(|| reachable(bound, dial).to_string());
     let door = Door::for_peers(identity, card.peer_token.clone());
-    let task = tokio::spawn(listen(listener, Arc::new(door), inbox.clone()));
+    let local = options.local.then(local_listener).flatten();
+    card.local = local.as_ref().map_or_else(String::new, |local| local.name().to_owned());
+    let task = tokio::spawn(listen(listener, local, Arc::new(door), inbox.clone()));
     Ok((Listening(Some(task)), card))
 }
 
@@ -258,28 +264,70 @@ fn reachable(bound: SocketAddr, dial: &Dial) -> SocketAddr {
     SocketAddr::new(towards().unwrap_or(IpAddr::from([127, 0, 0, 1])), bound.port())
 }
 
-async fn listen(listener: TcpListener, door: Arc<Door>, inbox: Inbox) {
+/// What peers of the same machine reach it by; without, they go over the network like the others.
+fn local_listener() -> Option<local::Listener> {
+    match local::Listener::open() {
+        Ok(listener) => Some(listener),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
+        Err(error) => {
+            tracing::warn!(%error, "no socket for workers of this machine: they use the network");
+            None
+        }
+    }
+}
+
+/// A peer that stands before the door.
+enum Caller {
+    Far(TcpStream, SocketAddr),
+    Local((Reader, Writer)),
+}
+
+async fn next_caller(listener: &TcpListener, local: Option<&local::Listener>) -> io::Result<Caller> {
+    let from_afar = async { listener.accept().await.map(|(socket, from)| Caller::Far(socket, from)) };
+    let Some(local) = local else { return from_afar.await };
+    tokio::select! {
+        caller = from_afar => caller,
+        halves = local.accept() => halves.map(Caller::Local),
+    }
+}
+
+async fn listen(listener: TcpListener, local: Option<local::Listener>, door: Arc<Door>, inbox: Inbox) {
     let mut numbers = 0;
     while !inbox.is_closed() {
-        let Ok((socket, from)) = listener.accept().await else {
+        let caller = match next_caller(&listener, local.as_ref()).await {
+            Ok(caller) => caller,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::warn!(%error, "turned away");
+                continue;
+            }
             // Out of descriptors, most likely: others give theirs back some time.
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            continue;
+            Err(_) => {
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
         };
         // The numbers of connections that are made here are odd at the top, so they never meet those of others.
         numbers += 1;
         let number = numbers | 1 << 63;
         let (door, inbox) = (Arc::clone(&door), inbox.clone());
         tokio::spawn(async move {
-            if let Err(why) = admit(socket, number, &door, &inbox).await {
-                tracing::warn!(%from, %why, "turned away");
+            let from = match &caller {
+                Caller::Far(_, from) => from.to_string(),
+                Caller::Local(_) => "this machine".to_owned(),
+            };
+            if let Err(why) = admit(caller, number, &door, &inbox).await {
+                tracing::warn!(from, %why, "turned away");
             }
         });
     }
 }
 
-async fn admit(socket: tokio::net::TcpStream, number: u64, door: &Door, inbox: &Inbox) -> Result<(), String> {
-    let admitted = door.admit(socket).await.map_err(|turned| turned.to_string())?;
+async fn admit(caller: Caller, number: u64, door: &Door, inbox: &Inbox) -> Result<(), String> {
+    let admitted = match caller {
+        Caller::Far(socket, _) => door.admit(socket).await,
+        Caller::Local(halves) => door.admit_local(halves).await,
+    };
+    let admitted = admitted.map_err(|turned| turned.to_string())?;
     let Some(Role::Peer(peer)) = admitted.opening.role else { return Err("is no worker".to_owned()) };
     let peer = WorkerId::from_bits(peer);
     let answer = Answer { version: VERSION, ..Answer::default() };

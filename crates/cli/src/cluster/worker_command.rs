@@ -99,6 +99,9 @@ struct StartArgs {
     /// Where peers reach it, if that is another address.
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
+    /// Workers of the same machine reach it over the network, too, instead of by a socket of the machine.
+    #[arg(long)]
+    over_network: bool,
     /// Does not listen: peers reach it through the coordinator.
     #[arg(long, conflicts_with_all = ["advertise"])]
     no_peers: bool,
@@ -218,6 +221,7 @@ impl StartArgs {
             gpus: accelerators.to_vec(),
             listen: (!self.no_peers).then_some(self.listen),
             advertise: self.advertise.clone(),
+            local: !self.over_network,
             ..WorkerOptions::new(name)
         }
     }

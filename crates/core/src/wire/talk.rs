@@ -139,6 +139,9 @@ pub struct WorkerCard {
     /// Tasks it runs at once.
     #[prost(uint32, tag = "9")]
     pub slots: u32,
+    /// Where peers of the same machine reach it; empty if they go over the network like the others.
+    #[prost(string, tag = "10")]
+    pub local: String,
 }
 
 /// A client describes itself.
@@ -201,6 +204,9 @@ pub struct Peer {
     /// What it wants to hear.
     #[prost(bytes = "bytes", tag = "4")]
     pub token: Bytes,
+    /// Where, for those of the same machine; empty if it is the same.
+    #[prost(string, tag = "5")]
+    pub local: String,
 }
 
 /// What is to be done for every order with a handle: a [`Work`].

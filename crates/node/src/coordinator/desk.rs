@@ -468,6 +468,7 @@ impl Desk {
                         address: seat.card.address.clone(),
                         pin: seat.card.pin.clone(),
                         token: seat.card.peer_token.clone(),
+                        local: seat.card.local.clone(),
                     };
                     if let Some(packet) = self.parcel(connection) {
                         packet.peers.push(peer);

@@ -255,7 +255,24 @@ const PUSHING: &str = "scheduling: { bind: push }\nload_balancing: { strategy: p
 
 #[tokio::test(flavor = "multi_thread")]
 async fn peers_steal_over_sockets_with_and_without_encryption() {
-    let listening = |name| WorkerOptions { listen: Some("127.0.0.1:0".parse().unwrap()), ..options(name) };
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let listening = |name| WorkerOptions { listen, local: false, ..options(name) };
+    let encrypted = |name| WorkerOptions { identity: Some(Identity::generate().unwrap()), ..listening(name) };
+    for all in [[listening("first"), listening("second")], [encrypted("first"), encrypted("second")]] {
+        let house = House::open(PUSHING).await;
+        steals(&house, all).await;
+        assert!(house.stolen() > 5, "{} were stolen: {}", house.stolen(), house.state());
+        assert_eq!(house.relayed(), 0);
+    }
+}
+
+/// The address that is told leads nowhere, with and without encryption, and is not needed.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_of_one_machine_steal_by_a_socket_of_that_machine() {
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let listening = |name| WorkerOptions { listen, advertise: Some(nowhere.clone()), ..options(name) };
     let encrypted = |name| WorkerOptions { identity: Some(Identity::generate().unwrap()), ..listening(name) };
     for all in [[listening("first"), listening("second")], [encrypted("first"), encrypted("second")]] {
         let house = House::open(PUSHING).await;
@@ -282,6 +299,7 @@ async fn peers_that_cannot_reach_each_other_steal_through_the_coordinator() {
     let cut_off = |name| WorkerOptions {
         listen: Some("127.0.0.1:0".parse().unwrap()),
         advertise: Some(nowhere.clone()),
+        local: false,
         ..options(name)
     };
     let house = House::open(PUSHING).await;
@@ -298,7 +316,7 @@ async fn passes_on(to: SocketAddr) -> (String, tokio::sync::watch::Sender<bool>)
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
-            let Ok(far) = tokio::net::TcpStream::connect(to).await else { continue };
+            let Ok(far) = TcpStream::connect(to).await else { continue };
             let (near, far) = (near.into_split(), far.into_split());
             for (mut from, mut to) in [(near.0, far.1), (far.0, near.1)] {
                 let silent = silent.clone();
@@ -322,7 +340,7 @@ async fn peers_whose_connection_goes_silent_steal_through_the_coordinator() {
     let listen = nobody.local_addr().unwrap();
     drop(nobody);
     let (address, silence) = passes_on(listen).await;
-    let victim = WorkerOptions { listen: Some(listen), advertise: Some(address), ..options("first") };
+    let victim = WorkerOptions { listen: Some(listen), advertise: Some(address), local: false, ..options("first") };
     let thief = WorkerOptions { listen: Some("127.0.0.1:0".parse().unwrap()), ..options("second") };
     let house = House::open(PUSHING).await;
     let first = start(&house, victim);
@@ -356,7 +374,7 @@ async fn an_offer_heavier_than_any_packet_arrives() {
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let listening =
         |name| WorkerOptions { listen: Some("127.0.0.1:0".parse().unwrap()), slots: 1, ..WorkerOptions::new(name) };
-    let cut_off = |name| WorkerOptions { advertise: Some(nowhere.clone()), ..listening(name) };
+    let cut_off = |name| WorkerOptions { advertise: Some(nowhere.clone()), local: false, ..listening(name) };
     for all in [[listening("first"), listening("second")], [cut_off("first"), cut_off("second")]] {
         let house = House::open(&format!("{PUSHING}\nstealing: {{ take: half }}")).await;
         let [first, second] = all;

@@ -327,6 +327,7 @@ impl Inner {
                             address: card.address.clone(),
                             pin: card.pin.clone(),
                             token: card.peer_token.clone(),
+                            local: card.local.clone(),
                         });
                     }
                 }
