@@ -15,6 +15,7 @@ pub mod talk;
 pub use columns::{differences, sums};
 pub use frame::Frame;
 pub use group::Group;
+pub use proto::Columns;
 
 use crate::capabilities::CapabilitySet;
 use crate::event::{End, Held};

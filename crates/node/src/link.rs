@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use filch_core::wire::talk::{Body, Ending, Input, LARGEST_PACKET, Packet, Reply, Said};
-use filch_core::wire::{Frame, Message};
+use filch_core::wire::{Columns, Frame, Message};
 use prost::Message as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -75,11 +75,11 @@ impl Parcel {
 
     /// The same in parcels that are not too heavy: of an offer, each has some of the orders with all that they need. The other side
     /// takes several offers to one question as it takes one.
-    pub(crate) fn in_parts(self) -> Vec<Parcel> {
+    pub(crate) fn in_parts(self: Box<Parcel>) -> Vec<Box<Parcel>> {
         if self.weight() <= HEAVY {
             return vec![self];
         }
-        let Parcel { epoch, messages, mut packet, .. } = self;
+        let Parcel { epoch, messages, mut packet, .. } = *self;
         let bodies: FxHashMap<u64, Body> =
             std::mem::take(&mut packet.bodies).into_iter().map(|body| (body.handle, body)).collect();
         let inputs = std::mem::take(&mut packet.inputs).into_iter();
@@ -103,7 +103,7 @@ impl Parcel {
                     if !orders.is_empty() {
                         part.messages.push(Message::Offer { request, orders, depth });
                     }
-                    parts.push(std::mem::replace(&mut part, Parcel { epoch, ..Parcel::default() }));
+                    parts.push(Box::new(std::mem::replace(&mut part, Parcel { epoch, ..Parcel::default() })));
                     bytes = 0;
                     there.clear();
                 }
@@ -123,36 +123,36 @@ impl Parcel {
                 part.messages.push(Message::Offer { request, orders: together, depth });
             }
         }
-        parts.push(part);
+        parts.push(Box::new(part));
         parts
     }
 
     /// All of it as a packet.
-    pub(crate) fn into_packet(mut self) -> Packet {
+    pub(crate) fn as_packet(&mut self) -> &Packet {
         if !self.messages.is_empty() {
-            self.packet.frame = Frame { epoch: self.epoch, messages: self.messages }.encode().into();
+            self.packet.frame = Some(Box::new(Columns::of(self.epoch, &self.messages)));
         }
-        self.packet
+        &self.packet
     }
 
-    fn encode_into(self, buffer: &mut BytesMut) {
-        let packet = self.into_packet();
+    fn encode_into(&mut self, buffer: &mut BytesMut) {
+        let packet = self.as_packet();
         let length = packet.encoded_len();
         buffer.reserve(length + 4);
         buffer.put_u32_le(length as u32);
-        // There is room for all of it.
-        let _ = packet.encode(buffer);
+        packet.encode_raw(buffer);
     }
 
-    pub(crate) fn decode(bytes: Bytes) -> io::Result<Parcel> {
+    // Where it stays from its beginning to its end: it is large, and moving it about takes longer than reading it.
+    pub(crate) fn decode(bytes: Bytes) -> io::Result<Box<Parcel>> {
         let garbled = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-        let mut packet = Packet::decode(bytes).map_err(|error| garbled(error.to_string()))?;
-        let frame = std::mem::take(&mut packet.frame);
-        if frame.is_empty() {
-            return Ok(Parcel { packet, ..Parcel::default() });
+        let mut parcel = Box::<Parcel>::default();
+        parcel.packet.merge(bytes).map_err(|error| garbled(error.to_string()))?;
+        if let Some(columns) = parcel.packet.frame.take() {
+            let Frame { epoch, messages } = columns.read().map_err(|error| garbled(error.to_string()))?;
+            (parcel.epoch, parcel.messages) = (epoch, messages);
         }
-        let Frame { epoch, messages } = Frame::decode(&frame).map_err(|error| garbled(error.to_string()))?;
-        Ok(Parcel { epoch, messages, packet, room: None })
+        Ok(parcel)
     }
 }
 
@@ -245,9 +245,10 @@ impl Outgoing {
     }
 
     /// Sends; whether the connection takes it. One that does not is as good as closed.
-    pub fn send(&self, parcel: Parcel) -> bool {
+    pub fn send(&self, parcel: impl Into<Box<Parcel>>) -> bool {
+        let mut parcel = parcel.into();
         match &self.0 {
-            Way::Near(near) => (near.0)(Arrival::Parcel(Box::new(parcel))),
+            Way::Near(near) => (near.0)(Arrival::Parcel(parcel)),
             Way::Socket { pen, queue } => {
                 let weight = parcel.weight();
                 if pen.waiting.fetch_add(weight, Ordering::Relaxed) > MOST_WAITING || queue.is_closed() {
@@ -255,8 +256,8 @@ impl Outgoing {
                 }
                 let mut state = pen.lock();
                 let queued = if state.queued > 0 || weight > SMALL {
-                    Queued::Parcel(Box::new(parcel))
-                } else if state.write_now(parcel) {
+                    Queued::Parcel(parcel)
+                } else if state.write_now(&mut parcel) {
                     pen.waiting.fetch_sub(weight, Ordering::Relaxed);
                     return true;
                 } else {
@@ -313,7 +314,7 @@ impl Pen {
 impl PenState {
     /// Writes a parcel as far as that is possible at once; whether that is all of it. An error is left to the task of the
     /// connection, which meets it again.
-    fn write_now(&mut self, parcel: Parcel) -> bool {
+    fn write_now(&mut self, parcel: &mut Parcel) -> bool {
         parcel.encode_into(&mut self.left);
         // Nobody is to be woken by it: who goes on asks again.
         let written = self.poll_write(&mut BytesMut::new(), &mut Context::from_waker(Waker::noop()));
@@ -344,7 +345,7 @@ async fn write_all(pen: &Pen, mut out: mpsc::UnboundedReceiver<Queued>) {
         while let Some(queued) = next {
             count += 1;
             match queued {
-                Queued::Parcel(parcel) => {
+                Queued::Parcel(mut parcel) => {
                     weight += parcel.weight();
                     parcel.encode_into(&mut buffer);
                 }
@@ -384,8 +385,12 @@ async fn read_all<R: AsyncRead + Unpin>(
                 return error.to_string();
             }
         };
-        parcel.room = Arc::clone(&room).acquire_owned().await.ok();
-        if !deliver(Arrival::Parcel(Box::new(parcel))) {
+        // Mostly there is a place, and then nothing need be set up to wait for one.
+        parcel.room = match Arc::clone(&room).try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(_) => Arc::clone(&room).acquire_owned().await.ok(),
+        };
+        if !deliver(Arrival::Parcel(parcel)) {
             return "closed here".to_owned();
         }
     }
@@ -402,7 +407,7 @@ pub(crate) async fn read_parcel<R: AsyncRead + Unpin>(
     reader: &mut R,
     buffer: &mut BytesMut,
     largest: usize,
-) -> io::Result<Option<Parcel>> {
+) -> io::Result<Option<Box<Parcel>>> {
     let cut_off = || io::Error::new(io::ErrorKind::UnexpectedEof, "cut off in the middle of a packet");
     while buffer.len() < 4 {
         // Most parcels are small, and come with one read where there is room for all of it.
@@ -431,7 +436,7 @@ pub(crate) async fn read_parcel<R: AsyncRead + Unpin>(
 }
 
 /// Writes one parcel and waits until it is out.
-pub(crate) async fn write_parcel<W: AsyncWrite + Unpin>(writer: &mut W, parcel: Parcel) -> io::Result<()> {
+pub(crate) async fn write_parcel<W: AsyncWrite + Unpin>(writer: &mut W, mut parcel: Parcel) -> io::Result<()> {
     let mut buffer = BytesMut::new();
     parcel.encode_into(&mut buffer);
     writer.write_all_buf(&mut buffer).await?;
@@ -529,7 +534,7 @@ mod tests {
         let ask = Message::Accept { holds: Vec::new() };
         let offer = Message::Offer { request: 5, orders: orders.clone(), depth: 9 };
         let whole = Parcel { messages: vec![ask.clone(), offer], ..Parcel::of(packet) };
-        let parts = whole.in_parts();
+        let parts = Box::new(whole).in_parts();
         let mut seen = Vec::new();
         for part in &parts {
             assert!(part.weight() < HEAVY + (64 << 10), "{}", part.weight());
@@ -548,7 +553,7 @@ mod tests {
         assert_eq!((seen, parts.len()), (all, 8));
         assert_eq!(parts[0].messages[0], ask);
         // What is light stays as it is.
-        assert_eq!(parcel(1, 10).in_parts().len(), 1);
+        assert_eq!(Box::new(parcel(1, 10)).in_parts().len(), 1);
     }
 
     #[tokio::test]

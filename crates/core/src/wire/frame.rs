@@ -3,7 +3,7 @@
 use prost::Message as _;
 
 use super::columns::{alike, differences, spread, sums, whole};
-use super::proto::{self, Sort};
+use super::proto::{self, Columns, Sort};
 use super::shapes::{
     CAUSES, narrow, number_of, read_amounts, read_capabilities, read_demand, read_helds, read_worker, value_of,
     write_capabilities, write_demand, write_helds, write_worker,
@@ -43,9 +43,7 @@ impl Frame {
     /// The frame as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let runs = self.messages.chunk_by(travel_as_one);
-        let batches = runs.map(|run| proto::Batch { sort: Some(write(run)) }).collect();
-        proto::Frame { epoch: self.epoch, batches }.encode_to_vec()
+        Columns::of(self.epoch, &self.messages).encode_to_vec()
     }
 
     /// The frame behind the bytes.
@@ -54,13 +52,31 @@ impl Frame {
     ///
     /// If they are none. Nothing of it is to be believed then.
     pub fn decode(bytes: &[u8]) -> Result<Frame, WireError> {
-        let read = proto::Frame::decode(bytes).map_err(|error| WireError::Garbled(error.to_string()))?;
-        let mut reader = Reader { messages: Vec::with_capacity(read.batches.len()), requirements: 0 };
-        for batch in read.batches {
-            let sort = batch.sort.ok_or(WireError::Missing("a message that this version knows"))?;
-            reader.read(&sort)?;
+        Columns::decode(bytes).map_err(|error| WireError::Garbled(error.to_string()))?.read()
+    }
+}
+
+impl Columns {
+    /// The columns of a frame.
+    #[must_use]
+    pub fn of(epoch: u64, messages: &[Message]) -> Columns {
+        let runs = messages.chunk_by(travel_as_one);
+        let batches = runs.map(|run| proto::Batch { sort: Some(write(run)) }).collect();
+        Columns { epoch, batches }
+    }
+
+    /// The frame behind the columns.
+    ///
+    /// # Errors
+    ///
+    /// If they do not belong together. Nothing of it is to be believed then.
+    pub fn read(&self) -> Result<Frame, WireError> {
+        let mut reader = Reader { messages: Vec::with_capacity(self.batches.len()), requirements: 0 };
+        for batch in &self.batches {
+            let sort = batch.sort.as_ref().ok_or(WireError::Missing("a message that this version knows"))?;
+            reader.read(sort)?;
         }
-        Ok(Frame { epoch: read.epoch, messages: reader.messages })
+        Ok(Frame { epoch: self.epoch, messages: reader.messages })
     }
 }
 

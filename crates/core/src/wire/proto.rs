@@ -3,8 +3,9 @@
 
 use prost::{Message, Oneof};
 
+/// A [`Frame`](super::Frame) as columns, as it is part of other messages. Nobody but the frame looks into it.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Frame {
+pub struct Columns {
     #[prost(uint64, tag = "1")]
     pub(super) epoch: u64,
     #[prost(message, repeated, tag = "2")]

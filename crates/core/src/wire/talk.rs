@@ -14,6 +14,7 @@ pub use places::{Numbers, Places, place_runs};
 use bytes::Bytes;
 use prost::{Message, Oneof};
 
+use super::Columns;
 use crate::steal::StealStats;
 use crate::time::Span;
 
@@ -29,9 +30,9 @@ pub struct Packet {
     /// The first packet of whoever was connected to.
     #[prost(message, optional, boxed, tag = "2")]
     pub answer: Option<Box<Answer>>,
-    /// Messages of the machines: a [`Frame`](super::Frame), if there are any.
-    #[prost(bytes = "bytes", tag = "3")]
-    pub frame: Bytes,
+    /// Messages of the machines, if there are any.
+    #[prost(message, optional, boxed, tag = "3")]
+    pub frame: Option<Box<Columns>>,
     /// What orders of the frame are to do, as far as the receiver does not know it.
     #[prost(message, repeated, tag = "4")]
     pub bodies: Vec<Body>,

@@ -238,6 +238,8 @@ impl Driver {
             self.take(event)?;
         }
         self.batch = batch;
+        // Whoever has asked waits for nothing but the answer.
+        self.send_to_peers();
         self.now = self.clock.now();
         while let Some((task, attempt)) = self.runs.wake(self.now) {
             self.at_once.push_back((task, attempt, End::Done));
@@ -279,14 +281,14 @@ impl Driver {
             Event::Entered { peer, number, out } => self.peers.entered(peer, number, out, self.now),
             Event::Peer { peer, arrival: Arrival::Parcel(parcel), .. } => {
                 self.peers.heard(peer, self.now);
-                self.hear_peer(peer, *parcel);
+                self.hear_peer(peer, parcel);
             }
             Event::Peer { peer, number, arrival: Arrival::Closed(_) } => {
                 if self.peers.closed(peer, number, self.now) {
                     self.step(Input::Unreachable(peer));
                 }
             }
-            Event::Near { from, parcel } => self.hear_peer(from, *parcel),
+            Event::Near { from, parcel } => self.hear_peer(from, parcel),
             Event::Ended(finished) => self.end(*finished),
             Event::Wrote(shown) => self.post.packet.chunks.push(shown.take()),
             Event::Drain => self.drain(),
@@ -340,9 +342,10 @@ impl Driver {
         }
     }
 
-    fn hear_peer(&mut self, from: WorkerId, parcel: Parcel) {
-        self.bodies.learn(parcel.packet.bodies, parcel.packet.inputs, true);
-        for message in parcel.messages {
+    fn hear_peer(&mut self, from: WorkerId, mut parcel: Box<Parcel>) {
+        let Packet { bodies, inputs, .. } = &mut parcel.packet;
+        self.bodies.learn(std::mem::take(bodies), std::mem::take(inputs), true);
+        for message in parcel.messages.drain(..) {
             if is_between_peers(&message) {
                 self.step(Input::Message { from, message });
             }
@@ -451,20 +454,20 @@ impl Driver {
 
     // ---- the end of the turn ----
 
-    fn send_all(&mut self) {
-        loop {
+    fn send_to_peers(&mut self) {
+        while self.peers.have_mail() {
             let relays = match self.line {
                 Line::Up(_) => Some(&mut self.post.packet.relays),
                 _ => None,
             };
-            let unreachable = self.peers.post(self.now, relays);
-            if unreachable.is_empty() {
-                break;
-            }
-            for peer in unreachable {
+            for peer in self.peers.post(self.now, relays) {
                 self.step(Input::Unreachable(peer));
             }
         }
+    }
+
+    fn send_all(&mut self) {
+        self.send_to_peers();
         let Post { others: mut messages, mut began, ended, mut packet } = std::mem::take(&mut self.post);
         if !matches!(self.line, Line::Up(_)) {
             return;

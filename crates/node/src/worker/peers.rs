@@ -60,7 +60,7 @@ enum Way {
     /// Not tried yet.
     Unknown,
     /// Being connected; what is to be sent waits.
-    Knocking(Vec<Parcel>),
+    Knocking(Vec<Box<Parcel>>),
     Direct(Outgoing),
     /// Through the coordinator, until then.
     Detour(Time),
@@ -70,9 +70,8 @@ struct Link {
     /// Tells apart connections to the same peer.
     number: u64,
     way: Way,
-    /// What goes out at the end of this turn.
-    parcel: Parcel,
-    dirty: bool,
+    /// What goes out next.
+    parcel: Option<Box<Parcel>>,
     used: Time,
     /// When a question was sent directly, if nothing was heard since.
     asked: Option<Time>,
@@ -144,21 +143,25 @@ impl Peers {
         }
     }
 
-    /// What a peer gets at the end of this turn.
+    /// What a peer gets next.
     pub(super) fn parcel(&mut self, peer: WorkerId, now: Time) -> &mut Parcel {
         let link = self.links.entry(peer).or_insert_with(|| Link {
             number: 0,
             way: Way::Unknown,
-            parcel: Parcel::default(),
-            dirty: false,
+            parcel: None,
             used: now,
             asked: None,
         });
         link.used = now;
-        if !std::mem::replace(&mut link.dirty, true) {
+        if link.parcel.is_none() {
             self.dirty.push(peer);
         }
-        &mut link.parcel
+        link.parcel.get_or_insert_default()
+    }
+
+    /// Whether there is anything to send.
+    pub(super) fn have_mail(&self) -> bool {
+        !self.dirty.is_empty()
     }
 
     /// Sends what there is. What must go through the coordinator is added to `relays`; if that cannot be reached either,
@@ -166,9 +169,8 @@ impl Peers {
     pub(super) fn post(&mut self, now: Time, mut relays: Option<&mut Vec<Relay>>) -> Vec<WorkerId> {
         let mut unreachable = Vec::new();
         for peer in std::mem::take(&mut self.dirty) {
-            let Some(link) = self.links.get_mut(&peer) else { continue };
-            link.dirty = false;
-            for parcel in std::mem::take(&mut link.parcel).in_parts() {
+            let Some(parcel) = self.links.get_mut(&peer).and_then(|link| link.parcel.take()) else { continue };
+            for parcel in parcel.in_parts() {
                 let Some(parcel) = self.send(peer, parcel, now) else { continue };
                 match &mut relays {
                     Some(relays) => self.relay(peer, parcel, relays),
@@ -181,11 +183,11 @@ impl Peers {
     }
 
     /// Sends directly, or gives the parcel back.
-    fn send(&mut self, peer: WorkerId, parcel: Parcel, now: Time) -> Option<Parcel> {
+    fn send(&mut self, peer: WorkerId, parcel: Box<Parcel>, now: Time) -> Option<Box<Parcel>> {
         let own = self.own?;
         if let Some(near) = self.neighbours.as_ref().and_then(|all| all.find(peer)) {
             // One that has just gone is noticed by the machine's own timers.
-            let _ = near.send(Event::Near { from: own, parcel: Box::new(parcel) });
+            let _ = near.send(Event::Near { from: own, parcel });
             return None;
         }
         let link = self.links.get_mut(&peer)?;
@@ -229,9 +231,9 @@ impl Peers {
         None
     }
 
-    fn relay(&mut self, peer: WorkerId, parcel: Parcel, relays: &mut Vec<Relay>) {
+    fn relay(&mut self, peer: WorkerId, mut parcel: Box<Parcel>, relays: &mut Vec<Relay>) {
         self.relayed += parcel.messages.len() as u64;
-        relays.push(Relay { worker: peer.to_bits(), packet: parcel.into_packet().encode_to_vec().into() });
+        relays.push(Relay { worker: peer.to_bits(), packet: parcel.as_packet().encode_to_vec().into() });
     }
 
     /// A peer was connected to, or not.
@@ -258,10 +260,11 @@ impl Peers {
     }
 
     /// Adds what waited to what goes out at the end of this turn.
-    fn add(&mut self, peer: WorkerId, waiting: Parcel, now: Time) {
+    fn add(&mut self, peer: WorkerId, waiting: Box<Parcel>, now: Time) {
         let parcel = self.parcel(peer, now);
-        parcel.messages.extend(waiting.messages);
-        let Packet { bodies, inputs, .. } = waiting.packet;
+        let Parcel { messages, packet, .. } = *waiting;
+        parcel.messages.extend(messages);
+        let Packet { bodies, inputs, .. } = packet;
         parcel.packet.bodies.extend(bodies);
         parcel.packet.inputs.extend(inputs);
     }
@@ -270,13 +273,11 @@ impl Peers {
     pub(super) fn entered(&mut self, peer: WorkerId, number: u64, out: Outgoing, now: Time) {
         let waiting = match self.links.remove(&peer) {
             Some(Link { way: Way::Direct(_), .. }) | None => Vec::new(),
-            Some(Link { way: Way::Knocking(waiting), parcel, .. }) => {
-                waiting.into_iter().chain((!parcel.messages.is_empty()).then_some(parcel)).collect()
-            }
-            Some(Link { parcel, .. }) => vec![parcel],
+            Some(Link { way: Way::Knocking(waiting), parcel, .. }) => waiting.into_iter().chain(parcel).collect(),
+            Some(Link { parcel, .. }) => parcel.into_iter().collect(),
         };
         let way = Way::Direct(out);
-        let link = Link { number, way, parcel: Parcel::default(), dirty: false, used: now, asked: None };
+        let link = Link { number, way, parcel: None, used: now, asked: None };
         self.links.insert(peer, link);
         self.dirty.retain(|other| *other != peer);
         for waiting in waiting {
@@ -318,7 +319,7 @@ impl Peers {
             return;
         }
         self.tidied = now;
-        self.links.retain(|_, link| link.dirty || now.since(link.used) < IDLE);
+        self.links.retain(|_, link| link.parcel.is_some() || now.since(link.used) < IDLE);
     }
 }
 
