@@ -1,7 +1,8 @@
 //! Wakes the task that waits for it at a moment that anybody may change.
 //!
 //! Timers of tokio ring on whole milliseconds, and one that is set to an earlier moment wakes its runtime at once to tell it so.
-//! Where the system has timers that can be waited for like sockets, this is one of those: it is exact, and setting it is one call.
+//! Where the system has timers that can be waited for like sockets, this is one of those: it is exact, and setting it is one call,
+//! which is saved where an earlier one stands.
 
 use std::io;
 use std::time::Instant;
@@ -22,6 +23,11 @@ pub(crate) fn alarm() -> io::Result<(Alarm, Bell)> {
     Ok(plain::new())
 }
 
+/// Whether an alarm that was set to one moment has yet to ring and will by another.
+fn suffices(stands: Option<Instant>, at: Instant, now: Instant) -> bool {
+    stands.is_some_and(|stands| now < stands && stands <= at)
+}
+
 #[cfg(target_os = "linux")]
 mod exact {
     use std::os::fd::OwnedFd;
@@ -34,7 +40,7 @@ mod exact {
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
-    use super::{Instant, io};
+    use super::{Instant, io, suffices};
     use crate::watched::watched;
 
     pub(crate) struct Alarm {
@@ -51,23 +57,20 @@ mod exact {
     }
 
     impl Alarm {
-        /// Rings then, and not before; never, if there is no such moment. One that has rung must be set again, also if that is in
-        /// the past.
-        pub(crate) fn set(&mut self, at: Option<Instant>) {
+        /// Rings then at the latest. One that stands and rings earlier is left to that: whoever is woken looks and says anew by when,
+        /// which costs less than a call whenever the moment moves.
+        pub(crate) fn ring_by(&mut self, at: Option<Instant>) {
             let now = Instant::now();
-            if at == self.at && at.is_none_or(|at| at > now) {
-                return;
-            }
-            self.at = at;
-            let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let Some(at) = at.filter(|at| !suffices(self.at, *at, now)) else { return };
+            self.at = Some(at);
             // Nothing at all would mean never.
-            let span = at.map(|at| at.saturating_duration_since(now).max(Duration::from_nanos(1)));
-            let value = span.map_or(nothing, |span| Timespec {
+            let span = at.saturating_duration_since(now).max(Duration::from_nanos(1));
+            let value = Timespec {
                 tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
                 tv_nsec: i64::from(span.subsec_nanos()),
-            });
+            };
+            let setting = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
             // It fails only for numbers that are none, and these are.
-            let setting = Itimerspec { it_interval: nothing, it_value: value };
             let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting);
         }
     }
@@ -94,7 +97,7 @@ mod plain {
 
     use tokio::sync::Notify;
 
-    use super::Instant;
+    use super::{Instant, suffices};
 
     #[derive(Default)]
     struct Shared {
@@ -112,14 +115,12 @@ mod plain {
     }
 
     impl Alarm {
-        /// Rings then, and not before; never, if there is no such moment. One that has rung must be set again, also if that is in
-        /// the past.
-        pub(crate) fn set(&mut self, at: Option<Instant>) {
-            let mut now = self.0.at.lock().unwrap_or_else(PoisonError::into_inner);
-            if *now != at {
-                *now = at;
-                self.0.changed.notify_one();
-            }
+        /// Rings then at the latest. One that stands and rings earlier is left to that.
+        pub(crate) fn ring_by(&mut self, at: Option<Instant>) {
+            let mut stands = self.0.at.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(at) = at.filter(|at| !suffices(*stands, *at, Instant::now())) else { return };
+            *stands = Some(at);
+            self.0.changed.notify_one();
         }
     }
 
@@ -160,22 +161,23 @@ mod tests {
             async fn $name() {
                 let (mut alarm, bell) = $new;
                 let began = Instant::now();
-                // A later moment, then an earlier one, then the same again: the last that was said counts, once.
-                for millis in [500, 10, 10] {
-                    alarm.set(Some(began + Duration::from_millis(millis)));
+                let after = |millis| Some(began + Duration::from_millis(millis));
+                // The earliest that was said counts, once; who says nothing takes nothing back.
+                for at in [after(5_000), after(10), after(10), after(3_000), None] {
+                    alarm.ring_by(at);
                 }
                 bell.rings().await;
                 let took = began.elapsed();
                 assert!(took >= Duration::from_millis(10), "it rang after {took:?}");
-                assert!(took < Duration::from_millis(400), "it rang only after {took:?}");
-                // It has rung: not again by itself, but if it is set to what is over.
-                assert!(tokio::time::timeout(Duration::from_millis(30), bell.rings()).await.is_err());
-                alarm.set(Some(began + Duration::from_millis(10)));
-                bell.rings().await;
-                // Nor when it was taken back.
-                alarm.set(Some(Instant::now() + Duration::from_millis(10)));
-                alarm.set(None);
-                assert!(tokio::time::timeout(Duration::from_millis(30), bell.rings()).await.is_err());
+                assert!(took < Duration::from_secs(2), "it rang only after {took:?}");
+                assert!(tokio::time::timeout(Duration::from_millis(30), bell.rings()).await.is_err(), "it rang again");
+                // One that has rung is no reason not to ring; what is over rings at once.
+                for at in [after(10), Some(Instant::now() + Duration::from_millis(20))] {
+                    alarm.ring_by(at);
+                    bell.rings().await;
+                    assert!(Some(Instant::now()) >= at, "too early");
+                }
+                assert!(began.elapsed() < Duration::from_secs(2), "it rang only after {:?}", began.elapsed());
             }
         };
     }

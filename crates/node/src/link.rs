@@ -75,6 +75,7 @@ impl Parcel {
 
     /// The same in parcels that are not too heavy: of an offer, each has some of the orders with all that they need. The other side
     /// takes several offers to one question as it takes one.
+    #[expect(clippy::vec_box, reason = "parcels are large, and stay where they are")]
     pub(crate) fn in_parts(self: Box<Parcel>) -> Vec<Box<Parcel>> {
         if self.weight() <= HEAVY {
             return vec![self];

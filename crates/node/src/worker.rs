@@ -29,7 +29,6 @@ use tokio::net::{TcpListener, TcpStream};
 pub use call::{Call, Handlers};
 pub use peers::Neighbours;
 
-use crate::alarm::alarm;
 use crate::detect::Gpu;
 use crate::dial::{Backoff, Dial, DialError};
 use crate::door::{Door, Reader, Writer};
@@ -195,9 +194,9 @@ impl Worker {
         let Some(contact) = driver::first_contact(&dial, &card, &options, &listener).await? else {
             return Ok(());
         };
-        let (alarm, bell) = alarm()?;
-        let driver = Driver::new(options, card, dial, contact, listener.0.clone(), alarm)?;
-        let outcome = driver.run(&listener, &bell).await;
+        let (alarms, bells) = driver::alarms()?;
+        let driver = Driver::new(options, card, dial, contact, listener.0.clone(), alarms)?;
+        let outcome = driver.run(&listener, &bells).await;
         drop(listening);
         outcome
     }

@@ -11,6 +11,7 @@ mod line;
 mod runs;
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -27,7 +28,7 @@ use super::inbox::{Inbox, Listener};
 use super::load::load;
 use super::peers::{Peers, is_between_peers};
 use super::{Event, WorkerFailure, WorkerOptions};
-use crate::alarm::{Alarm, Bell};
+use crate::alarm::{Alarm, Bell, alarm};
 use crate::clock::Clock;
 use crate::dial::Dial;
 use crate::link::{Arrival, HEAVY, Parcel, weight_of_ending};
@@ -81,7 +82,7 @@ struct Kept {
 enum Next {
     /// Another, after others had theirs.
     GoOn,
-    /// One when something comes, or when the alarm rings.
+    /// One when something comes, or when an alarm rings.
     Wait,
     /// None.
     Leave,
@@ -129,8 +130,29 @@ pub(super) struct Driver {
     steals_told: (u64, u64, Time),
     /// Why it must give up, if that came out in a turn elsewhere.
     failed: Option<WorkerFailure>,
-    /// Rings when there is something to do even if nothing comes.
-    alarm: Alarm,
+    alarms: Alarms,
+}
+
+/// What rings when there is something to do even if nothing comes.
+pub(super) struct Alarms {
+    due: Alarm,
+    /// For tasks that sleep. Apart, since it rings whenever one of them ends, and what is due otherwise mostly stands still.
+    sleepers: Alarm,
+}
+
+/// Hears both.
+pub(super) struct Bells {
+    due: Bell,
+    sleepers: Bell,
+}
+
+/// Both alarms, and what hears them.
+///
+/// # Errors
+/// If the system has none left. Must be called within a runtime.
+pub(super) fn alarms() -> io::Result<(Alarms, Bells)> {
+    let ((due, due_bell), (sleepers, sleepers_bell)) = (alarm()?, alarm()?);
+    Ok((Alarms { due, sleepers }, Bells { due: due_bell, sleepers: sleepers_bell }))
 }
 
 impl Driver {
@@ -140,7 +162,7 @@ impl Driver {
         dial: Dial,
         contact: Contact,
         inbox: Inbox,
-        alarm: Alarm,
+        alarms: Alarms,
     ) -> Result<Driver, WorkerFailure> {
         let Contact { answer, out, generation, early } = contact;
         let (machine, config) = new_machine(&card, &answer)?;
@@ -173,14 +195,14 @@ impl Driver {
             detained: None,
             steals_told: (0, 0, Time::ZERO),
             failed: None,
-            alarm,
+            alarms,
         };
         driver.step(Input::Connected);
         Ok(driver)
     }
 
     /// Works until it leaves.
-    pub(super) async fn run(self, listener: &Listener, bell: &Bell) -> Result<(), WorkerFailure> {
+    pub(super) async fn run(self, listener: &Listener, bells: &Bells) -> Result<(), WorkerFailure> {
         let driver = Arc::new(Mutex::new(self));
         listener.0.belongs_to(Arc::downgrade(&driver));
         loop {
@@ -190,13 +212,15 @@ impl Driver {
                 Next::GoOn => tokio::task::yield_now().await,
                 Next::Wait => tokio::select! {
                     () = listener.wait() => {}
-                    () = bell.rings() => {}
+                    () = bells.due.rings() => {}
+                    () = bells.sleepers.rings() => {}
                 },
             }
         }
     }
 
-    fn wake_at(&self) -> Option<Time> {
+    /// When something is due besides the ends of those that sleep.
+    fn due_at(&self) -> Option<Time> {
         let leave = match self.leaving {
             Leaving::Stopped(at) => Some(at),
             _ => None,
@@ -205,7 +229,7 @@ impl Driver {
             Line::Down { retry } => Some(retry),
             _ => None,
         };
-        [self.machine.next_timer(), self.runs.next_wake(), leave, retry].into_iter().flatten().min()
+        [self.machine.next_timer(), leave, retry].into_iter().flatten().min()
     }
 
     /// A turn by whoever has brought something. The task of the worker has the next one, if there must be one at once.
@@ -261,8 +285,8 @@ impl Driver {
         Ok(if self.has_left() {
             Next::Leave
         } else if self.at_once.is_empty() {
-            let at = self.wake_at().map(|at| self.clock.instant(at));
-            self.alarm.set(at);
+            self.alarms.due.ring_by(self.due_at().map(|at| self.clock.instant(at)));
+            self.alarms.sleepers.ring_by(self.runs.next_wake().map(|at| self.clock.instant(at)));
             Next::Wait
         } else {
             Next::GoOn

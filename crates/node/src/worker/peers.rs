@@ -60,6 +60,7 @@ enum Way {
     /// Not tried yet.
     Unknown,
     /// Being connected; what is to be sent waits.
+    #[expect(clippy::vec_box, reason = "parcels are large, and stay where they are")]
     Knocking(Vec<Box<Parcel>>),
     Direct(Outgoing),
     /// Through the coordinator, until then.
