@@ -43,51 +43,87 @@ pub(super) fn sleeps(seconds: &[f64], to: Vec<String>) -> Submit {
 /// How long a thief waits for an answer, as workers of one machine reach each other and as those of several do, against a
 /// ping-pong of two processes.
 pub(super) fn steal(quick: bool) -> Result<Vec<Figure>> {
-    Ok(vec![steal_by(quick, false)?, steal_by(quick, true)?])
+    let rounds = if quick { 3 } else { 7 };
+    // Each round of each kind with processes of its own: where the system puts them, which decides how long they wait for each
+    // other, is another question each time.
+    let mut found = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        for (found, over_network) in found.iter_mut().zip([false, true]) {
+            found.push(steal_round(over_network)?);
+        }
+    }
+    let [local, network] = found;
+    Ok(vec![steal_figure("steal", &local), steal_figure("steal/over network", &network)])
 }
 
-/// The ping-pong is by itself before and after, and beside the cluster while that steals, where it finds the same processors and
-/// caches.
-fn steal_by(quick: bool, over_network: bool) -> Result<Figure> {
-    let tasks = if quick { 300 } else { 2000 };
-    let rounds = tasks / 2;
+struct StealRound {
+    /// What the cluster says of its steals.
+    steal_us: f64,
+    /// Of a ping-pong before and after it.
+    ping_pong_us: f64,
+    /// Of one at the same time.
+    beside_us: f64,
+    steals: u64,
+    relayed: u64,
+}
+
+fn steal_round(over_network: bool) -> Result<StealRound> {
+    let tasks = 1000;
     let each = Duration::from_millis(2);
-    let mut paced = ping_pong(rounds, each)?;
-    let mut hot = ping_pong(20 * rounds, Duration::ZERO)?;
+    let mut alone = ping_pong(tasks / 4, each)?;
     let mut cluster = Cluster::start(false)?;
     cluster.over_network = over_network;
     cluster.add_workers(1, 1)?;
     cluster.add_workers(1, 1)?;
     let runtime = runtime()?;
     let client = runtime.block_on(Client::connect(cluster.dial()?, "bench"))?;
-    let steals = || {
+    let steals = |tasks: usize| {
         runtime.block_on(async {
             let workers = connected(&client, 2).await?;
             let submitted = client.submit(sleeps(&vec![each.as_secs_f64(); tasks], vec![workers[0].clone()])).await?;
-            wait(&client, submitted.job).await?;
-            // What the workers know of their steals comes with their next sign of life.
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            Ok::<StatsView, anyhow::Error>(client.query(&Query::Stats).await?)
+            wait(&client, submitted.job).await
         })
     };
-    let stats = steals()?;
+    steals(tasks)?;
+    let stats = runtime.block_on(async {
+        // What the workers know of their steals comes with their next sign of life.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        client.query::<StatsView>(&Query::Stats).await
+    })?;
     // Again, with a ping-pong that is over before that is.
-    let other = std::thread::spawn(move || ping_pong(rounds * 3 / 4, each));
-    steals()?;
+    let other = std::thread::spawn(move || ping_pong(tasks / 4, each));
+    steals(tasks)?;
     let mut beside = other.join().map_err(|_| anyhow::anyhow!("the ping-pong panicked"))??;
-    let p50 = stats.steals.get("latency_p50_s").and_then(serde_json::Value::as_f64).map(|seconds| seconds * 1e6);
-    let successes = stats.steals.get("successes").and_then(serde_json::Value::as_u64).unwrap_or(0);
-    // Once more: a machine is faster at times.
-    paced.extend(ping_pong(rounds, each)?);
-    hot.extend(ping_pong(20 * rounds, Duration::ZERO)?);
-    let (paced, hot, beside) = (median(&mut paced), median(&mut hot), median(&mut beside));
+    drop(cluster);
+    alone.extend(ping_pong(tasks / 4, each)?);
+    let number = |name| stats.steals.get(name).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    Ok(StealRound {
+        steal_us: number("latency_p50_s") * 1e6,
+        ping_pong_us: median(&mut alone),
+        beside_us: median(&mut beside),
+        steals: number("successes") as u64,
+        relayed: stats.relayed,
+    })
+}
+
+fn steal_figure(name: &str, rounds: &[StealRound]) -> Figure {
+    let middle = |of: &dyn Fn(&StealRound) -> f64| {
+        let mut all: Vec<f64> = rounds.iter().map(of).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        (all[all.len() / 2], all)
+    };
+    let (steal_us, _) = middle(&|round| round.steal_us);
+    let (alone, _) = middle(&|round| round.ping_pong_us);
+    let (beside, _) = middle(&|round| round.beside_us);
+    let (ratio, all) = middle(&|round| round.steal_us / round.ping_pong_us);
+    let each = all.iter().map(|ratio| format!("{ratio:.2}")).collect::<Vec<_>>().join(" ");
+    let (steals, relayed) = rounds.iter().fold((0, 0), |sum, round| (sum.0 + round.steals, sum.1 + round.relayed));
     let note = format!(
-        "of a TCP ping-pong as often as tasks end ({paced:.0} µs; without a pause {hot:.0} µs; beside the steals \
-         {beside:.0} µs); {successes} steals, {} relayed",
-        stats.relayed
+        "of a TCP ping-pong as often as tasks end ({alone:.1} µs; beside the steals {beside:.1} µs), the middle of {each}; \
+         {steals} steals, {relayed} relayed"
     );
-    let name = if over_network { "steal/over network" } else { "steal" };
-    Ok(Figure { p50_us: p50, ratio: p50.map(|p50| p50 / paced), note, ..Figure::new(name) })
+    Figure { p50_us: Some(steal_us), ratio: Some(ratio), note, ..Figure::new(name) }
 }
 
 /// A byte there and back between two processes, again and again with pauses: how long each took. Whoever was idle for a while
