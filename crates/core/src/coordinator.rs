@@ -609,7 +609,8 @@ impl Coordinator {
             Message::Moved { held, to } => {
                 let refused = self.tell(Event::Moved { held, to }, out);
                 self.settle_dispute(held, out);
-                if refused.is_some() && !self.is_current(held) {
+                // Whoever has it says so itself. What its victim says may come when it has ended.
+                if refused.is_some() && from == to && !self.is_current(held) {
                     self.revoke(to, held, out);
                 }
             }

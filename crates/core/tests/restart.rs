@@ -448,6 +448,33 @@ fn the_end_of_one_task_is_answered_with_the_next_and_noted_with_it() {
 }
 
 #[test]
+fn what_a_victim_says_of_what_has_ended_elsewhere_troubles_nobody_but_a_thief_is_stopped() {
+    let mut bench = Bench::new();
+    let (victim, thief) = (bench.hello(None, Vec::new()), bench.hello(None, Vec::new()));
+    bench.hear(victim, want(6));
+    let mut waiting = Vec::new();
+    for _ in 0..6 {
+        bench.submit(TaskSpec::default());
+        waiting.extend(bench.handed().iter().filter(|(order, _)| !order.begins).map(|(order, _)| order.held));
+    }
+    let [first, second] = waiting[..] else { panic!("four slots, and two ahead of need: {waiting:?}") };
+    let stolen = |held: Held| Held { hop: held.hop + 1, ..held };
+    // The thief was quicker with all it had to say.
+    bench.hear(thief, Message::Moved { held: stolen(first), to: thief });
+    bench.hear(thief, done(stolen(first)));
+    assert_eq!(bench.status(first.task), Some(Status::Completed));
+    bench.hear(victim, Message::Moved { held: stolen(first), to: thief });
+    assert!(bench.revoked().is_empty(), "{:?}", bench.out);
+    // What was cancelled meanwhile stops wherever it is; whoever has it says so.
+    bench.step(Input::Event(Event::Cancel { task: second.task }));
+    assert_eq!(bench.revoked(), [second]);
+    bench.hear(victim, Message::Moved { held: stolen(second), to: thief });
+    assert!(bench.revoked().is_empty(), "{:?}", bench.out);
+    bench.hear(thief, Message::Moved { held: stolen(second), to: thief });
+    assert_eq!(bench.revoked(), [stolen(second)]);
+}
+
+#[test]
 fn a_worker_has_more_than_it_runs_if_it_likes_and_no_more_than_that() {
     let mut bench = Bench::new();
     let worker = bench.hello(None, Vec::new());

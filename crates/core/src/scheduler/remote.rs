@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::balance::is_bound;
 use super::ready::{Found, Head};
 use super::tasks::Task;
-use super::{Flags, Scheduler, State};
+use super::{COMMON_JOB, Flags, Scheduler, State};
 use crate::action::{Action, Record, Refusal};
 use crate::event::{End, Held};
 use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
@@ -247,10 +247,11 @@ impl Scheduler {
         })
     }
 
-    /// Whether nobody acts on the good end of a task alone: it is one of an array, and nothing waits for it.
+    /// Whether nobody acts on the good end of a task alone: it is one of several of a job, and nothing waits for it.
     fn is_patient(&self, slot: u32) -> bool {
         let awaited = self.tasks.extra(slot).is_some_and(|extra| !extra.dependents.is_empty());
-        self.tasks.at(slot).flags.has(Flags::ELEMENT) && !awaited
+        let job = self.tasks.at(slot).job;
+        job != COMMON_JOB && self.jobs[job].open > 1 && !awaited
     }
 
     /// How many attempts a worker holds as far as is known, and the sum of their fingerprints.
@@ -528,19 +529,19 @@ mod tests {
     use crate::worker::WorkerSpec;
 
     #[test]
-    fn ends_may_be_told_late_only_of_elements_for_which_nothing_waits() {
+    fn ends_may_be_told_late_only_of_what_is_one_of_several_and_nothing_waits_for() {
         let mut scheduler = Scheduler::new(&Config::default()).unwrap().with_remote_queues();
         let mut step = |event| {
             let mut actions = Vec::new();
             scheduler.step(Time::ZERO, event, &mut actions);
             actions
         };
-        let joined = step(Event::Join(WorkerSpec { slots: 8, ..WorkerSpec::default() }));
+        let joined = step(Event::Join(WorkerSpec { slots: 9, ..WorkerSpec::default() }));
         let worker = joined.iter().find_map(|action| match *action {
             Action::Joined { worker, .. } => Some(worker),
             _ => None,
         });
-        step(Event::Want { worker: worker.unwrap(), count: 8 });
+        step(Event::Want { worker: worker.unwrap(), count: 9 });
         let handed = |actions: Vec<Action>| {
             let task = |action: &Action| match *action {
                 Action::Hand { task, .. } => Some(task),
@@ -552,7 +553,10 @@ mod tests {
         let single = handed(step(Event::Submit(Box::default())));
         let waits = TaskSpec { after: [elements[1]].into_iter().collect(), ..TaskSpec::default() };
         step(Event::Submit(Box::new(waits)));
+        let many = handed(step(Event::SubmitMany(vec![TaskSpec::default(); 2])));
+        let alone = handed(step(Event::SubmitMany(vec![TaskSpec::default()])));
         let patient = |task: TaskId| scheduler.order(task).unwrap().patient;
         assert_eq!((patient(elements[0]), patient(elements[1]), patient(single[0])), (true, false, false));
+        assert_eq!((patient(many[0]), patient(many[1]), patient(alone[0])), (true, true, false));
     }
 }

@@ -179,9 +179,11 @@ pub struct WorkerMachine {
     hello_at: Option<Time>,
     /// When it first introduced itself.
     born: Option<Time>,
-    /// Ends that the coordinator was not told of yet, how many run that it was not told of, and when it is at the latest.
+    /// Ends and moves that the coordinator was not told of yet, how many run that it was not told of, whether somebody may wait for
+    /// one of those ends, and when it is told at the latest.
     reports: Vec<Message>,
     untold: u32,
+    awaited: bool,
     report_at: Time,
     /// Whether the end of what last ended well could wait.
     patient: bool,
@@ -280,6 +282,7 @@ impl WorkerMachine {
             beat_at: None,
             seen: 0,
             reports: Vec::new(),
+            awaited: false,
             untold: 0,
             report_at: Time::NEVER,
             patient: false,
@@ -829,6 +832,7 @@ impl WorkerMachine {
         let held = entry.order.held;
         self.unnoted.set(held, ran, end);
         self.reports.push(Message::Ended { held, ran, end });
+        self.awaited |= !entry.order.patient;
         self.report_soon(entry.order.patient);
     }
 

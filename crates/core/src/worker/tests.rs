@@ -377,6 +377,87 @@ fn a_thief_tells_of_its_end_with_what_comes_of_its_question() {
     assert_eq!(bench.told_of(), [1]);
 }
 
+/// What it has just told the coordinator of ends (`-` and the task) and moves (`>`).
+fn told_in_order(bench: &Bench) -> String {
+    let told = bench.out.iter().filter_map(|output| match output {
+        Output::Send { message: Message::Ended { held, .. }, .. } => Some(format!("-{}", held.task.to_bits())),
+        Output::Send { message: Message::Moved { held, .. }, .. } => Some(format!(">{}", held.task.to_bits())),
+        _ => None,
+    });
+    told.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_thief_whose_ends_nobody_waits_for_tells_of_several_together_and_in_their_order() {
+    let victim = WorkerId::from_bits(7);
+    // What it tells at once in twelve steals of tasks of a millisecond, some of which may be waited for.
+    let told = |awaited: fn(u64) -> bool| {
+        let mut bench = Bench::new();
+        let peer = PeerDigest { worker: victim, depth: 99, backlog: Span::from_secs(99), load: 1.0 };
+        bench.told(Time(1), Message::Digest(vec![peer]));
+        bench.told(Time(2), Message::Heard { sent: Time(1), nothing: true });
+        let mut told = Vec::new();
+        for task in 1..=12 {
+            let now = Time(Span::from_millis(task).0);
+            let request = bench.asked().expect("it asks its peer");
+            let order = Order { patient: !awaited(task), ..order(task, false) };
+            let orders = vec![Order { held: Held { hop: 1, ..order.held }, ..order }];
+            bench.step(now, Input::Message { from: victim, message: Message::Offer { request, orders, depth: 50 } });
+            assert_eq!(bench.runs(), 1);
+            told.push(told_in_order(&bench));
+            let ends = now + Span::from_millis(1);
+            if let Some(due) = bench.machine.next_timer().filter(|due| *due < ends) {
+                bench.step(due, Input::Tick);
+                told.push(told_in_order(&bench));
+            }
+            bench.end(ends, task, End::Done);
+            told.push(told_in_order(&bench));
+        }
+        told.retain(|told| !told.is_empty());
+        told.join(" | ")
+    };
+    // Nothing is known of how long such tasks take before the first has ended, and then it wishes for more. After that it is 8 ms.
+    assert_eq!(told(|_| false), ">1 | -1 | >2 -2 >3 -3 >4 -4 >5 -5 >6 -6 >7 -7 >8 -8 >9 -9");
+    assert_eq!(told(|task| task == 4), ">1 | -1 | >2 -2 >3 -3 >4 -4 >5");
+    assert_eq!(
+        told(|task| task > 9),
+        ">1 | -1 | >2 -2 >3 -3 >4 -4 >5 -5 >6 -6 >7 -7 >8 -8 >9 -9 | >10 -10 >11 | -11 >12"
+    );
+}
+
+#[test]
+fn a_victim_tells_of_what_it_passed_on_with_its_next_report() {
+    let thief = WorkerId::from_bits(7);
+    let passes_on = |each: Span| {
+        let mut bench = Bench::new();
+        bench.told(Time(1), hand((1..=50).map(|task| order(task, false)).collect()));
+        let now = Time(1) + each;
+        bench.end(now, 1, End::Done);
+        let ask = Ask {
+            request: 1,
+            capabilities: CapabilitySet::default(),
+            resources: Vector::default(),
+            speed: 1.0,
+            free: 1,
+        };
+        bench.step(now, Input::Message { from: thief, message: Message::Ask(Box::new(ask)) });
+        let offered = bench.out.iter().find_map(|output| match output {
+            Output::Send { message: Message::Offer { orders, .. }, .. } => Some(orders[0].held),
+            _ => None,
+        });
+        let holds = vec![offered.expect("it has plenty")];
+        bench.step(now, Input::Message { from: thief, message: Message::Accept { holds } });
+        (told_in_order(&bench), bench)
+    };
+    assert!(passes_on(Span::from_secs(1)).0.starts_with('>'), "it will not report for long");
+    let (told, mut bench) = passes_on(Span::from_micros(500));
+    assert_eq!(told, "");
+    let due = bench.machine.next_timer().unwrap();
+    assert!(due <= Time(1) + Span::from_micros(500) + Span::from_millis(8));
+    bench.step(due, Input::Tick);
+    assert!(told_in_order(&bench).contains('>'), "{:?}", bench.out);
+}
+
 #[test]
 fn who_knows_nobody_to_ask_waits_for_news_and_for_no_timer() {
     let mut bench = Bench::new();

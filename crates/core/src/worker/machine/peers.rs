@@ -34,7 +34,7 @@ impl WorkerMachine {
                     if self.offered.get(&held.task).is_some_and(|(offered, to, _)| *offered == held && *to == peer) {
                         self.let_go(held.task);
                         self.passed_on.insert(held.task, (held, peer));
-                        self.send(Message::Moved { held, to: peer }, out);
+                        self.report_move(held, peer);
                     }
                 }
             }
@@ -127,7 +127,7 @@ impl WorkerMachine {
             // What is not accepted stays with the victim until the coordinator has ruled.
             if self.take(order, out) {
                 mine.push(held);
-                self.send(Message::Moved { held, to: own }, out);
+                self.report_move(held, own);
             }
         }
         let outcome = if mine.is_empty() { StealOutcome::Rejection } else { StealOutcome::Success };

@@ -1,11 +1,13 @@
 //! When the coordinator is told how runs go: at once, unless there is soon more to tell and nobody waits for it here.
 //!
 //! Every report wakes the coordinator and its store, which costs about as much as a short program does. So a worker that has
-//! work for all its slots and some left tells of several good ends at a time, and one that has just asked a peer
-//! for work tells of its end together with what comes of that. Whatever else is said to the coordinator takes along what
+//! work for all its slots and some left tells of several good ends at a time, as does a thief that has work if the coordinator has none and
+//! nobody waits for those ends; one that has just asked a peer for work tells of its end together with what comes of that. Whatever else is said to the coordinator takes along what
 //! waits. Never keeps a failure waiting, nor the end of something that must not run twice: others may have to act on it.
 
 use super::{Output, Thief, WorkerMachine};
+use crate::event::Held;
+use crate::ids::WorkerId;
 use crate::time::{Span, Time};
 use crate::wire::{Message, Party};
 
@@ -19,6 +21,12 @@ const ANSWER: Span = Span::from_millis(2);
 const MOST: usize = 64;
 
 impl WorkerMachine {
+    /// Has changed hands. The other side says so too, and nobody acts on it unless one of them is lost.
+    pub(super) fn report_move(&mut self, held: Held, to: WorkerId) {
+        self.reports.push(Message::Moved { held, to });
+        self.report_soon(false);
+    }
+
     /// There is something to be said of a run.
     pub(super) fn report_soon(&mut self, patient: bool) {
         let after = self.report_after(patient).unwrap_or(ANSWER);
@@ -31,6 +39,7 @@ impl WorkerMachine {
             return;
         }
         self.report_at = Time::NEVER;
+        self.awaited = false;
         let say = |message| Output::Send { to: Party::Coordinator, message };
         out.extend(self.reports.drain(..).map(say));
         if std::mem::take(&mut self.untold) > 0 {
@@ -55,8 +64,10 @@ impl WorkerMachine {
             return false;
         }
         let asks = matches!(self.thief, Thief::Asked { .. });
-        let busy = !self.queue.is_empty() && self.running.len() == self.spec.slots as usize;
-        asks || busy && self.reports_together()
+        let busy = self.running.len() == self.spec.slots as usize;
+        // Nobody has anything to gain from knowing that there is room here, nor waits for what has ended.
+        let unmissed = self.nothing_central && !self.awaited;
+        asks || busy && (unmissed || !self.queue.is_empty()) && self.reports_together()
     }
 
     /// How long a report waits for others; none if there will hardly be any in time.
