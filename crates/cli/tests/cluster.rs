@@ -314,9 +314,18 @@ fn tasks_of_a_run_reach_no_cluster_that_does_not_know_them() {
 
 #[test]
 fn a_worker_says_of_each_peer_how_its_steals_went() {
+    steals_are_counted(&[]);
+}
+
+#[test]
+fn workers_of_one_machine_steal_over_the_network_if_told_to() {
+    steals_are_counted(&["--over-network"]);
+}
+
+fn steals_are_counted(options: &[&str]) {
     let mut cluster = Cluster::start(&["--plain"]);
-    cluster.worker("alpha", &["--slots", "1"]);
-    cluster.worker("beta", &["--slots", "1"]);
+    cluster.worker("alpha", &[&["--slots", "1"], options].concat());
+    cluster.worker("beta", &[&["--slots", "1"], options].concat());
     cluster.told(&["submit", "--wait", "--to", "alpha", "--array", "1-40", "--", "sleep", "0.05"]);
     let of_alpha = || cluster.json(&["worker", "show", "beta", "--json"])["steals"][0].clone();
     wait_for("it was told", || of_alpha()["successes"].as_u64().is_some_and(|successes| successes > 0));
@@ -325,6 +334,11 @@ fn a_worker_says_of_each_peer_how_its_steals_went() {
     assert!(steals["attempts"].as_u64() >= steals["successes"].as_u64(), "{steals}");
     assert!(steals["latency_avg_ms"].as_f64().is_some_and(|latency| latency > 0.0), "{steals}");
     assert!(cluster.told(&["worker", "show", "beta"]).contains("asked for work"));
+    let stats = cluster.told(&["stats"]);
+    assert!(
+        stats.contains("Half of the answers came within ") && !stats.contains("went through the coordinator"),
+        "{stats}"
+    );
     assert_eq!(cluster.json(&["worker", "show", "alpha", "--json"])["steals"].as_array().map(Vec::len), Some(0));
 }
 
@@ -557,7 +571,7 @@ fn who_comes_and_who_is_lost_is_in_the_logs() {
     wait_for("it is missed", || read().contains("lost a worker"));
     assert_eq!(read().matches("alpha").count(), 2, "{}", read());
 
-    let beta = cluster.worker("beta", &["--slots", "1"]);
+    cluster.worker("beta", &["--slots", "1"]);
     signal(beta, "TERM");
     assert_eq!(ends(cluster.take(beta)), Some(0));
     wait_for("it has left", || read().contains("a worker has left"));

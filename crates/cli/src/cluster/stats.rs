@@ -52,6 +52,9 @@ fn shown(stats: &StatsView) -> String {
     }
     text += "\nsteals between workers\n";
     text += &indented(&stats.steal_report.lines().map(|line| format!("{}\n", printable(line))).collect::<String>());
+    if let Some(median) = stats.steals["latency_p50_s"].as_f64().filter(|median| *median > 0.0) {
+        text += &format!("  Half of the answers came within {:.1} us\n", median * 1e6);
+    }
     if stats.relayed > 0 {
         text += &format!(
             "\n{} messages between workers went through the coordinator: some cannot reach each other; set --advertise where they listen\n",
