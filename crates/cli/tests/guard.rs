@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use common::{Cluster, filch, wait_for};
+use common::{Cluster, filch, runs, wait_for};
 
 /// Says who it is and who its child is, and would go on for ever, both of them. The second has left the group.
 const SCRIPT: &str = "setsid sleep 1000 & echo $! > left-$FILCH_TASK; sleep 1000 & echo $! > child-$FILCH_TASK; \
@@ -15,12 +15,6 @@ const SCRIPT: &str = "setsid sleep 1000 & echo $! > left-$FILCH_TASK; sleep 1000
 
 fn noted(place: &Path, name: &str) -> Option<u32> {
     std::fs::read_to_string(place.join(name)).ok()?.trim().parse().ok()
-}
-
-/// Whether a process executes something; one that is over and was not waited for does not.
-fn runs(process: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
-    !matches!(stat.rsplit_once(')'), Some((_, rest)) if rest.trim_start().starts_with(['Z', 'X']))
 }
 
 fn all_noted(place: &Path, tasks: u32) -> Vec<u32> {

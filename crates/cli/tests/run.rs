@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -379,12 +379,12 @@ fn begun(place: &Path, count: usize) -> bool {
         >= count
 }
 
-fn pids(place: &Path) -> Vec<PathBuf> {
+fn pids(place: &Path) -> Vec<u32> {
     let files = std::fs::read_dir(place).expect("a directory").filter_map(Result::ok).map(|entry| entry.path());
     let pids = files.filter(|path| path.extension().is_some_and(|end| end == "pid"));
     let numbers = pids.map(|path| std::fs::read_to_string(path).expect("a file").trim().to_owned());
     // Whoever was killed before it had written it is gone.
-    numbers.filter(|number| !number.is_empty()).map(|number| PathBuf::from("/proc").join(number)).collect()
+    numbers.filter(|number| !number.is_empty()).map(|number| number.parse().expect("a number")).collect()
 }
 
 #[test]
@@ -418,7 +418,7 @@ fn the_second_interrupt_kills_with_all_children() {
     interrupt(&child);
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130), "{}", rest(said));
-    wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+    wait_for("no process is left", || !pids(place.path()).into_iter().any(common::runs));
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn a_reader_that_goes_away_ends_the_job_and_its_processes() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(141), "{}", err(&output));
     assert!(err(&output).contains("nobody reads the output any more; "), "{}", err(&output));
-    wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+    wait_for("no process is left", || !pids(place.path()).into_iter().any(common::runs));
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn interrupts_are_heard_while_nobody_reads_the_output() {
         interrupt(&child);
         let unread = child.stdout.take();
         assert_eq!(common::ends(child), Some(130), "{}", rest(said));
-        wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+        wait_for("no process is left", || !pids(place.path()).into_iter().any(common::runs));
         drop(unread);
     }
 }
@@ -477,7 +477,7 @@ fn a_closed_terminal_ends_the_job_its_processes_and_its_store() {
     common::signal(child.id(), "HUP");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(129), "{}", err(&output));
-    wait_for("no process is left", || pids(place.path()).iter().all(|process| !process.exists()));
+    wait_for("no process is left", || !pids(place.path()).into_iter().any(common::runs));
     assert_eq!(std::fs::read_dir(&stores).expect("a directory").count(), 0);
 }
 

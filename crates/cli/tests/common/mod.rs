@@ -168,3 +168,9 @@ pub(crate) fn signal(process: u32, name: &str) {
     let sent = Command::new("kill").args([format!("-{name}"), process.to_string()]).status().expect("kill runs");
     assert!(sent.success());
 }
+
+/// Whether a process executes something; one that is over and was not waited for does not.
+pub(crate) fn runs(process: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    !matches!(stat.rsplit_once(')'), Some((_, rest)) if rest.trim_start().starts_with(['Z', 'X']))
+}
