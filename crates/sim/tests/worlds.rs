@@ -26,7 +26,7 @@ fn play(scenario: &Scenario, seed: u64) -> Outcome {
 #[test]
 fn the_same_seed_is_the_same_world() {
     // Debug and release alike: a change of these is a change of decisions, or of what is drawn from a seed.
-    let known = [("hot-spot", 1, "e6c6cc3a9a0d4f71"), ("worker-churn", 3, "a383bdf51ec8a53a")];
+    let known = [("hot-spot", 1, "bfebac523d35c337"), ("worker-churn", 3, "a383bdf51ec8a53a")];
     for (name, seed, digest) in known {
         let mut scenario = Scenario::builtin(name).unwrap();
         scenario.set_workers(10);
