@@ -794,7 +794,8 @@ impl WorkerMachine {
             if let Some(entry) = self.held.get_mut(task) {
                 entry.told = true;
             }
-            out.push(Output::Send { to: Party::Coordinator, message: Message::Began(order.held) });
+            // That it changed hands comes first.
+            self.send(Message::Began(order.held), out);
         }
         out.push(Output::Run(order));
     }

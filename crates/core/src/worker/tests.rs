@@ -377,11 +377,12 @@ fn a_thief_tells_of_its_end_with_what_comes_of_its_question() {
     assert_eq!(bench.told_of(), [1]);
 }
 
-/// What it has just told the coordinator of ends (`-` and the task) and moves (`>`).
+/// What it has just told the coordinator of ends (`-` and the task), moves (`>`) and beginnings (`+`).
 fn told_in_order(bench: &Bench) -> String {
     let told = bench.out.iter().filter_map(|output| match output {
         Output::Send { message: Message::Ended { held, .. }, .. } => Some(format!("-{}", held.task.to_bits())),
         Output::Send { message: Message::Moved { held, .. }, .. } => Some(format!(">{}", held.task.to_bits())),
+        Output::Send { message: Message::Began(held), .. } => Some(format!("+{}", held.task.to_bits())),
         _ => None,
     });
     told.collect::<Vec<_>>().join(" ")
@@ -417,11 +418,11 @@ fn a_thief_whose_ends_nobody_waits_for_tells_of_several_together_and_in_their_or
         told.join(" | ")
     };
     // Nothing is known of how long such tasks take before the first has ended, and then it wishes for more. After that it is 8 ms.
-    assert_eq!(told(|_| false), ">1 | -1 | >2 -2 >3 -3 >4 -4 >5 -5 >6 -6 >7 -7 >8 -8 >9 -9");
-    assert_eq!(told(|task| task == 4), ">1 | -1 | >2 -2 >3 -3 >4 -4 >5");
+    assert_eq!(told(|_| false), ">1 +1 | -1 | >2 -2 >3 -3 >4 -4 >5 -5 >6 -6 >7 -7 >8 -8 >9 -9");
+    assert_eq!(told(|task| task == 4), ">1 +1 | -1 | >2 -2 >3 -3 >4 -4 >5 +5");
     assert_eq!(
         told(|task| task > 9),
-        ">1 | -1 | >2 -2 >3 -3 >4 -4 >5 -5 >6 -6 >7 -7 >8 -8 >9 -9 | >10 -10 >11 | -11 >12"
+        ">1 +1 | -1 | >2 -2 >3 -3 >4 -4 >5 -5 >6 -6 >7 -7 >8 -8 >9 -9 | >10 -10 >11 +11 | -11 >12 +12"
     );
 }
 
