@@ -520,7 +520,7 @@ pub struct Limits {
     #[serde(with = "super::span")]
     #[schemars(schema_with = "super::span::positive_schema")]
     pub lease: Span,
-    /// A worker is set aside after this many failures in a row; 0 turns it off.
+    /// A worker is set aside after this many failures in a row, at what another worker could do the last time; 0 turns it off.
     pub quarantine_after: u32,
     /// How long it is set aside the first time; doubled each time.
     #[serde(with = "super::span")]

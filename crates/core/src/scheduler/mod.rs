@@ -11,6 +11,7 @@ mod bounds;
 mod chores;
 mod devices;
 mod directory;
+mod ends;
 mod hosts;
 mod keys;
 mod line;
@@ -56,6 +57,7 @@ use crate::worker::recent::Recent;
 
 pub(crate) use devices::{DeviceSet, Devices, wanted as wanted_devices};
 pub(crate) use directory::Directory;
+use ends::LatestEnds;
 pub(crate) use hosts::{CLASS_LOOKS, Hosts};
 pub(crate) use keys::Keys;
 pub(crate) use needs::SharedNeeds;
@@ -135,6 +137,7 @@ pub struct Scheduler {
     placements: Vec<Placement>,
     placement_by_type: Map<u32, usize>,
     pub(crate) estimator: Box<dyn Estimator>,
+    latest_ends: LatestEnds,
     /// Workers with something in their queue, in no particular order.
     pub(crate) loaded: Vec<u32>,
     /// All workers that are up, by the length of their queue; kept under `bind: push`.
@@ -236,6 +239,7 @@ impl Scheduler {
             placements: Vec::new(),
             placement_by_type: Map::default(),
             estimator: Box::new(Tracker::new(scheduling.default_estimate)),
+            latest_ends: LatestEnds::default(),
             loaded: Vec::new(),
             by_depth: BTreeSet::new(),
             chooser: VictimChooser::new(&stealing, thresholds.busy_threshold),

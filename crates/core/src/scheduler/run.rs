@@ -7,7 +7,7 @@ use super::tasks::Task;
 use super::{COMMON_JOB, Flags, Scheduler, State, Timer, planned_on, queue_key, wanted_devices};
 use crate::action::{Action, Record, Refusal};
 use crate::config::Retry;
-use crate::ids::{NONE, ResourceId, TaskId, WorkerId};
+use crate::ids::{KindId, NONE, ResourceId, TaskId, WorkerId};
 use crate::planted::{Mistake, makes};
 use crate::resources::Amount;
 use crate::steal;
@@ -222,12 +222,13 @@ impl Scheduler {
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
         let (slot, at) = self.held(task, attempt, actions)?;
+        let kind = self.tasks.at(slot).kind;
         self.learn(slot, false);
         self.counters.timeouts += u64::from(cause == Cause::TimedOut);
         self.aside = at;
         self.end_attempt(slot, actions);
         self.failed_attempt(slot, at, retry, cause, actions);
-        self.watch_failures(at, actions);
+        self.watch_failures(at, kind, actions);
         self.aside = NONE;
         self.serve(at, actions);
         Ok(())
@@ -274,12 +275,12 @@ impl Scheduler {
 
     /// An attempt ran too long: its worker should stop it, and the task is treated as failed.
     pub(super) fn time_out(&mut self, slot: u32, actions: &mut Vec<Action>) {
-        let at = self.tasks.at(slot).worker;
+        let Task { worker: at, kind, .. } = *self.tasks.at(slot);
         self.learn(slot, false);
         self.counters.timeouts += 1;
         self.abandon(slot, Cause::TimedOut, actions);
         self.failed_attempt(slot, at, true, Cause::TimedOut, actions);
-        self.watch_failures(at, actions);
+        self.watch_failures(at, kind, actions);
     }
 
     /// Reads a word of each line of memory that the end of a task will need. With very many workers none of them is in
@@ -301,6 +302,7 @@ impl Scheduler {
         let task = self.tasks.at(slot);
         let (kind, at, duration) = (task.kind, task.worker, self.now.since(task.since));
         self.estimator.record(kind, at as usize, duration, success);
+        self.latest_ends.note(kind, self.worker_id(at), success);
         let (worker, seconds) = (&mut self.workers[at], duration.as_secs_f64());
         if let [_, others @ ..] = &self.alphas[..]
             && !others.is_empty()
@@ -471,12 +473,12 @@ impl Scheduler {
         self.tasks.extra(slot).and_then(|extra| extra.retry).unwrap_or(configured)
     }
 
-    /// Sets a worker aside that fails too often in a row, for longer each time.
-    fn watch_failures(&mut self, at: u32, actions: &mut Vec<Action>) {
+    /// Sets a worker aside that fails too often in a row at what others can do, for longer each time.
+    fn watch_failures(&mut self, at: u32, kind: KindId, actions: &mut Vec<Action>) {
         let limits = &self.config.limits;
         let worker = &self.workers[at];
         let too_many = limits.quarantine_after > 0 && worker.failures_in_a_row >= limits.quarantine_after;
-        if !too_many || worker.state != WorkerState::Up || self.workers.len() < 2 {
+        if !too_many || worker.state != WorkerState::Up || !self.latest_ends.others_can(kind, self.worker_id(at)) {
             return;
         }
         let pause = Span(limits.quarantine.0.saturating_mul(1 << worker.quarantines.min(10)));

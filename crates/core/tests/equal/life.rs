@@ -5,8 +5,8 @@ use filch_core::policy;
 use filch_core::steal;
 use filch_core::tracker::Estimator;
 use filch_core::{
-    Action, Amount, Cause, Event, GraphTask, JobId, ParentFailure, ResourceId, Rng, Span, Status, TaskId, TaskSpec,
-    Time, Vector, WorkerId, WorkerState,
+    Action, Amount, Cause, Event, GraphTask, JobId, KindId, ParentFailure, ResourceId, Rng, Span, Status, TaskId,
+    TaskSpec, Time, Vector, WorkerId, WorkerState,
 };
 
 use crate::arrays::Rest;
@@ -576,6 +576,7 @@ impl Model {
         let task = self.task(id);
         let (kind, at, took) = (task.spec.kind, task.worker.expect("it is held"), self.now.since(task.since));
         self.tracker.record(kind, at.index(), took, success);
+        self.ends.push((kind, at, success));
         let alpha = self.policy.alpha().unwrap_or(0.1);
         let worker = self.worker_mut(at);
         worker.average.update(alpha, took.as_secs_f64(), success);
@@ -639,11 +640,12 @@ impl Model {
 
     fn fail(&mut self, id: TaskId, attempt: u32, retry: bool) -> Result<(), No> {
         let at = self.ends(id, attempt)?;
+        let kind = self.task(id).spec.kind;
         self.learn(id, false);
         self.aside = Some(at);
         self.end_attempt(id);
         self.failed_attempt(id, at, retry, Cause::Reported);
-        self.watch(at);
+        self.watch(at, kind);
         self.aside = None;
         self.serve(at);
         Ok(())
@@ -676,12 +678,12 @@ impl Model {
     }
 
     pub(crate) fn time_out(&mut self, id: TaskId) {
-        let at = self.task(id).worker.expect("it is held");
+        let (at, kind) = (self.task(id).worker.expect("it is held"), self.task(id).spec.kind);
         self.learn(id, false);
         self.counts.timeouts += 1;
         self.abandon(id, Cause::TimedOut);
         self.failed_attempt(id, at, true, Cause::TimedOut);
-        self.watch(at);
+        self.watch(at, kind);
     }
 
     fn failed_attempt(&mut self, id: TaskId, at: WorkerId, retry: bool, cause: Cause) {
@@ -705,14 +707,15 @@ impl Model {
         self.notify(id, Status::Retrying, cause);
     }
 
-    /// Sets a worker aside that fails too often in a row.
-    fn watch(&mut self, at: WorkerId) {
+    /// Sets a worker aside that fails too often in a row at what others can do.
+    fn watch(&mut self, at: WorkerId, kind: KindId) {
         let limits = self.config.limits.clone();
-        let alone = self.workers.len() < 2;
+        let elsewhere = self.ends.iter().rev().find(|(of, by, _)| *of == kind && *by != at);
+        let others_can = elsewhere.is_some_and(|(_, _, success)| *success);
         let now = self.now;
         let worker = self.worker_mut(at);
         let too_many = limits.quarantine_after > 0 && worker.in_a_row >= limits.quarantine_after;
-        if !too_many || worker.state != WorkerState::Up || alone {
+        if !too_many || worker.state != WorkerState::Up || !others_can {
             return;
         }
         let until = now + Span(limits.quarantine.0 << worker.quarantines.min(10));

@@ -11,8 +11,8 @@ use filch_core::policy::{self, Order, Policy, TaskView, WorkerView};
 use filch_core::steal::{Guard, VictimChooser};
 use filch_core::tracker::{Estimator, MovingAverage, Tracker};
 use filch_core::{
-    Action, Amount, Cause, Demand, JobId, KeyId, ResourceId, Span, Status, TaskId, TaskSpec, Time, TypeId, Vector,
-    WorkerId, WorkerSpec, WorkerState, matching_for,
+    Action, Amount, Cause, Demand, JobId, KeyId, KindId, ResourceId, Span, Status, TaskId, TaskSpec, Time, TypeId,
+    Vector, WorkerId, WorkerSpec, WorkerState, matching_for,
 };
 
 use crate::arrays::{Rest, RestAt};
@@ -309,6 +309,8 @@ pub(crate) struct Model {
     pub(crate) timers: Vec<(Time, Timer)>,
     pub(crate) aging_at: Option<Time>,
     pub(crate) counts: Counts,
+    /// What ended, of which kind and with whom, in order.
+    pub(crate) ends: Vec<(KindId, WorkerId, bool)>,
     pub(crate) joined: u64,
     pub(crate) sequence: u64,
     pub(crate) entered: u64,
@@ -365,6 +367,7 @@ impl Model {
             timers: Vec::new(),
             aging_at: None,
             counts: Counts::default(),
+            ends: Vec::new(),
             joined: 0,
             sequence: 0,
             entered: 0,
