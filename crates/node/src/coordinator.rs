@@ -42,6 +42,7 @@ use crate::clock::Clock;
 use crate::dial::{self, Deliver, Doorway};
 use crate::door::{Admitted, Door};
 use crate::link::{Arrival, Outgoing, attach};
+use crate::seldom::Seldom;
 use crate::store::{self, Lasts, Place, Shard, SqliteStore, Store};
 use crate::view::StatsView;
 
@@ -379,6 +380,7 @@ fn enter(desk: &mut Desk, opening: Opening) -> Entered {
 
 /// Lets people in.
 async fn accept(listener: TcpListener, door: Arc<Door>, inbox: Inbox) {
+    let refusals = Arc::new(Seldom::default());
     loop {
         let (socket, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -389,11 +391,15 @@ async fn accept(listener: TcpListener, door: Arc<Door>, inbox: Inbox) {
                 continue;
             }
         };
-        let (door, inbox) = (Arc::clone(&door), inbox.clone());
+        let (door, inbox, refusals) = (Arc::clone(&door), inbox.clone(), Arc::clone(&refusals));
         tokio::spawn(async move {
             match door.admit(socket).await {
                 Ok(admitted) => welcome(admitted, from, inbox).await,
-                Err(turned) => tracing::warn!(%from, %turned, "turned away"),
+                Err(turned) => {
+                    if let Some(unsaid) = refusals.says() {
+                        tracing::warn!(%from, %turned, unsaid, "turned away");
+                    }
+                }
             }
         });
     }

@@ -17,6 +17,7 @@ pub mod exec;
 pub mod link;
 mod local;
 pub mod secure;
+mod seldom;
 pub mod store;
 pub mod template;
 pub mod view;

@@ -35,6 +35,7 @@ use crate::door::{Door, Reader, Writer};
 use crate::link::{Arrival, Outgoing, Parcel, attach};
 use crate::local;
 use crate::secure::{Identity, new_token};
+use crate::seldom::Seldom;
 use driver::Driver;
 use inbox::{Inbox, Listener};
 
@@ -292,11 +293,14 @@ async fn next_caller(listener: &TcpListener, local: Option<&local::Listener>) ->
 
 async fn listen(listener: TcpListener, local: Option<local::Listener>, door: Arc<Door>, inbox: Inbox) {
     let mut numbers = 0;
+    let refusals = Arc::new(Seldom::default());
     while !inbox.is_closed() {
         let caller = match next_caller(&listener, local.as_ref()).await {
             Ok(caller) => caller,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                tracing::warn!(%error, "turned away");
+                if let Some(unsaid) = refusals.says() {
+                    tracing::warn!(%error, unsaid, "turned away");
+                }
                 continue;
             }
             // Out of descriptors, most likely: others give theirs back some time.
@@ -308,14 +312,16 @@ async fn listen(listener: TcpListener, local: Option<local::Listener>, door: Arc
         // The numbers of connections that are made here are odd at the top, so they never meet those of others.
         numbers += 1;
         let number = numbers | 1 << 63;
-        let (door, inbox) = (Arc::clone(&door), inbox.clone());
+        let (door, inbox, refusals) = (Arc::clone(&door), inbox.clone(), Arc::clone(&refusals));
         tokio::spawn(async move {
             let from = match &caller {
                 Caller::Far(_, from) => from.to_string(),
                 Caller::Local(_) => "this machine".to_owned(),
             };
-            if let Err(why) = admit(caller, number, &door, &inbox).await {
-                tracing::warn!(from, %why, "turned away");
+            if let Err(why) = admit(caller, number, &door, &inbox).await
+                && let Some(unsaid) = refusals.says()
+            {
+                tracing::warn!(from, %why, unsaid, "turned away");
             }
         });
     }
