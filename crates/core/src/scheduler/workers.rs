@@ -276,7 +276,10 @@ impl Scheduler {
             (Some(true), WorkerState::Up | WorkerState::Quarantined(_)) => {
                 self.set_state(slot, WorkerState::Draining);
                 self.not_up(slot);
-                self.requeue_queue(slot, Cause::WorkerLeft, actions);
+                // One with a queue of its own gives back what waits there when it hears of it. Until then it may begin some.
+                if !self.remote {
+                    self.requeue_queue(slot, Cause::WorkerLeft, actions);
+                }
             }
             (Some(false), WorkerState::Draining) => {
                 self.set_state(slot, WorkerState::Up);

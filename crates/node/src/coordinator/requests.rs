@@ -9,7 +9,7 @@ use filch_core::wire::talk::{
     Array, Ask, Graph, JobCard, Name, Part, Parts, Places, Refused, Request, Said, Submit, Submitted, Terms, Watch,
     Work,
 };
-use filch_core::{Action, Event, GraphTask, JobId, Refusal, Span, TaskId, TaskSpec};
+use filch_core::{Action, Event, GraphTask, JobId, Refusal, Span, TaskId, TaskSpec, WorkerId};
 use prost::Message as _;
 
 use super::bodies::Elements;
@@ -193,7 +193,7 @@ impl Desk {
         Ok(spec)
     }
 
-    fn worker_by_name(&self, name: &str) -> Result<filch_core::WorkerId, No> {
+    fn worker_by_name(&self, name: &str) -> Result<WorkerId, No> {
         self.worker_names
             .get(name)
             .copied()
@@ -380,12 +380,16 @@ impl Desk {
     fn drain_by_name(&mut self, name: &str) -> Result<(), No> {
         let worker = self.worker_by_name(name)?;
         self.drain(worker);
-        // It is told too, so that it leaves when it has finished.
+        self.tell_to_drain(worker);
+        Ok(())
+    }
+
+    /// It gives back what waits there, finishes what runs and leaves.
+    pub(super) fn tell_to_drain(&mut self, worker: WorkerId) {
         let connection = self.seat(worker).and_then(|seat| seat.connection);
         if let Some(packet) = connection.and_then(|connection| self.parcel(connection)) {
             packet.drain = true;
         }
-        Ok(())
     }
 
     // ---- looking on ----

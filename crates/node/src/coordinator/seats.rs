@@ -6,7 +6,7 @@ use filch_core::coordinator::Input;
 use filch_core::names::{NameError, Sort};
 use filch_core::steal::StealStats;
 use filch_core::wire::talk::{NewName, PeerSteals, Steals, WorkerCard, WorkerNote};
-use filch_core::{Amount, CapabilityId, CapabilitySet, Event, ResourceId, Vector, WorkerId, WorkerSpec};
+use filch_core::{Amount, CapabilityId, CapabilitySet, Event, ResourceId, Vector, WorkerId, WorkerSpec, WorkerState};
 
 use rustc_hash::FxHashMap;
 
@@ -118,6 +118,10 @@ impl Desk {
             // One that had the name too, in an earlier life of the coordinator: this one is there.
             if let Some(former) = self.worker_names.insert(name, worker).filter(|former| *former != worker) {
                 self.succeeds(worker, former);
+            }
+            if self.machine.scheduler().worker_state(worker) == Some(WorkerState::Draining) {
+                // Perhaps it was away when it was to hear that.
+                self.tell_to_drain(worker);
             }
             return;
         }

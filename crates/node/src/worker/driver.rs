@@ -427,10 +427,10 @@ impl Driver {
                     parcel.messages.push(message);
                 }
                 Output::Run(order) => {
-                    let began = began.take();
-                    if !self.begin(&order) {
-                        self.post.began.extend(began);
-                    }
+                    // Of what is over already only the end is said; what else has begun is said all the same.
+                    let is_its = matches!(&began, Some(Message::Began(held)) if *held == order.held);
+                    let is_over = self.begin(&order);
+                    self.post.began.extend(began.take().filter(|_| !(is_over && is_its)));
                 }
                 Output::Stop { held, cause } => {
                     if let Some((end, ending)) = self.runs.stop(held, cause) {
