@@ -45,3 +45,16 @@ fn whoever_is_interrupted_does_too() {
     runs_while_one_leaves(&[], |_, leaver| signal(leaver, "INT"));
     runs_while_one_leaves(&["--to", "leaver"], |_, leaver| signal(leaver, "INT"));
 }
+
+#[test]
+fn whoever_is_killed_gets_nothing_of_what_comes_after() {
+    let mut cluster = Cluster::start_with("limits: { lease: 10m }", &["--plain"]);
+    let gone = cluster.worker("gone", &["--slots", "8"]);
+    cluster.worker("there", &["--slots", "1"]);
+    cluster.kill(gone);
+    wait_for("that is noticed", || cluster.json(&["worker", "show", "gone", "--json"])["connected"] == false);
+    // Nobody waits for its lease to end.
+    assert_eq!(cluster.run(&["submit", "--wait", "--array", "1-8", "--", "true"]).status.code(), Some(0));
+    let tasks = cluster.json(&["task", "list", "1", "--json"]);
+    assert!(tasks.as_array().expect("tasks").iter().all(|task| task["worker"] == "there"), "{tasks}");
+}

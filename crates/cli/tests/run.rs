@@ -673,3 +673,13 @@ fn tasks_that_run_together_are_told_of_different_accelerators() {
     let none = ["run", "--worker-resource", "gpus=2", "--", "sh", "-c", "echo [$FILCH_GPUS]"];
     assert_eq!(out(&run(&none)), "[]\n");
 }
+
+/// Whether a worker is to blame shows with others: where nobody can do it, nobody is set aside for it.
+#[test]
+fn what_fails_everywhere_fails_soon() {
+    let began = Instant::now();
+    let output = filch(&["run", "--array", "1-200", "--workers", "3", "--", "false"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert!(err(&output).contains("200 failed"), "{}", err(&output));
+    assert!(began.elapsed() < Duration::from_secs(9), "it took {:?}", began.elapsed());
+}

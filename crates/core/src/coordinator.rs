@@ -519,7 +519,12 @@ impl Coordinator {
     /// its lease to say that of any other.
     fn leave(&mut self, worker: WorkerId, out: &mut Vec<Output>) {
         let drained = self.scheduler.worker_state(worker) == Some(WorkerState::Draining);
-        if !drained || self.session(worker).is_none() || self.scheduler.holds(worker).is_none_or(|held| held.0 > 0) {
+        if self.session(worker).is_none() {
+            return;
+        }
+        if !drained || self.scheduler.holds(worker).is_none_or(|held| held.0 > 0) {
+            // Nothing reaches it. When it is back it says anew how many it likes to have.
+            self.tell(Event::Want { worker, count: 0 }, out);
             return;
         }
         self.forget(worker);

@@ -475,6 +475,24 @@ fn what_a_victim_says_of_what_has_ended_elsewhere_troubles_nobody_but_a_thief_is
 }
 
 #[test]
+fn who_has_lost_its_connection_gets_nothing_until_it_is_back() {
+    let mut bench = Bench::new();
+    let gone = bench.hello(None, Vec::new());
+    bench.hear(gone, want(4));
+    bench.step(Input::Left(gone));
+    bench.submit(TaskSpec::default());
+    assert!(bench.handed().is_empty(), "nothing reaches it: {:?}", bench.out);
+    let there = bench.hello(None, Vec::new());
+    bench.hear(there, want(1));
+    assert_eq!(bench.handed().len(), 1);
+    bench.submit(TaskSpec::default());
+    assert!(bench.handed().is_empty());
+    bench.hello(Some(gone), Vec::new());
+    bench.hear(gone, want(4));
+    assert_eq!(bench.handed().len(), 1);
+}
+
+#[test]
 fn a_worker_has_more_than_it_runs_if_it_likes_and_no_more_than_that() {
     let mut bench = Bench::new();
     let worker = bench.hello(None, Vec::new());
