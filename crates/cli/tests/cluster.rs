@@ -571,7 +571,7 @@ fn who_comes_and_who_is_lost_is_in_the_logs() {
     wait_for("it is missed", || read().contains("lost a worker"));
     assert_eq!(read().matches("alpha").count(), 2, "{}", read());
 
-    cluster.worker("beta", &["--slots", "1"]);
+    let beta = cluster.worker("beta", &["--slots", "1"]);
     signal(beta, "TERM");
     assert_eq!(ends(cluster.take(beta)), Some(0));
     wait_for("it has left", || read().contains("a worker has left"));

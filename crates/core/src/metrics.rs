@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::config::Thresholds;
 use crate::ids::WorkerId;
+use crate::steal::StealStats;
 use crate::task::Status;
 use crate::time::{Span, Time};
 
@@ -253,6 +254,19 @@ pub struct Metrics {
     pub missed_deadlines: u64,
     /// Events handled.
     pub events: u64,
+}
+
+impl Metrics {
+    /// Adds what workers with queues of their own counted of their steals.
+    pub fn add_steals(&mut self, steals: &StealStats) {
+        self.total_steals += steals.attempts;
+        self.successful_steals += steals.successes;
+        self.failed_steals += steals.failures();
+        self.success_rate = match self.total_steals {
+            0 => 0.0,
+            all => self.successful_steals as f64 / all as f64,
+        };
+    }
 }
 
 /// Utilisation at one moment.

@@ -1,5 +1,6 @@
 //! `filch serve`: the coordinator of a cluster.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +11,7 @@ use anyhow::Context as _;
 use filch_core::Config;
 use filch_node::access::Access;
 use filch_node::admin;
-use filch_node::coordinator::{Coordinator, FOLD_AFTER, Options};
+use filch_node::coordinator::{Coordinator, FOLD_AFTER, Failure, Options};
 use filch_node::door::Door;
 use filch_node::secure::Secrets;
 
@@ -143,10 +144,14 @@ async fn listen(
     {
         return Ok(bound);
     }
-    coordinator
-        .listen(address, door)
-        .await
-        .with_context(|| format!("is another coordinator there? --listen {}:0 takes a free port", address.ip()))
+    coordinator.listen(address, door).await.map_err(|failure| {
+        let taken = matches!(&failure, Failure::Network { source, .. } if source.kind() == ErrorKind::AddrInUse);
+        let error = anyhow::Error::new(failure);
+        if !taken {
+            return error;
+        }
+        error.context(format!("is another coordinator there? --listen {}:0 takes a free port", address.ip()))
+    })
 }
 
 /// Where others reach an address of this machine.

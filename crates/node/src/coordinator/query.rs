@@ -270,6 +270,8 @@ impl Desk {
             relayed += seat.relayed;
         }
         let scheduler = self.machine.scheduler();
+        let mut metrics = scheduler.metrics();
+        metrics.add_steals(&steals);
         StatsView {
             epoch: self.machine.epoch(),
             uptime_s: seconds(self.now.0.saturating_sub(self.since.0)),
@@ -278,7 +280,7 @@ impl Desk {
             unsettled: scheduler.unsettled(),
             settled: self.settled,
             found_missing: self.machine.found_missing(),
-            metrics: serde_json::to_value(scheduler.metrics()).unwrap_or_default(),
+            metrics: serde_json::to_value(metrics).unwrap_or_default(),
             steals: serde_json::to_value(&steals).unwrap_or_default(),
             steal_report: steals.to_string(),
             relayed,
