@@ -457,6 +457,11 @@ fn a_victim_tells_of_what_it_passed_on_with_its_next_report() {
     assert!(due <= Time(1) + Span::from_micros(500) + Span::from_millis(8));
     bench.step(due, Input::Tick);
     assert!(told_in_order(&bench).contains('>'), "{:?}", bench.out);
+    let (_, mut bench) = passes_on(Span::from_micros(500));
+    bench.step(Time(1) + Span::from_micros(501), Input::Drain);
+    assert!(told_in_order(&bench).starts_with('>'), "who leaves says it before: {:?}", bench.out);
+    bench.end(Time(1) + Span::from_millis(1), 2, End::Done);
+    assert_eq!(bench.told_of(), [2], "and tells of each end at once");
 }
 
 #[test]

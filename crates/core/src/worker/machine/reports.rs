@@ -60,7 +60,8 @@ impl WorkerMachine {
 
     /// Whether what there is to report can wait for more.
     pub(super) fn has_more_to_report(&self) -> bool {
-        if self.reports.len() >= MOST {
+        // Who leaves may be gone before it could say it later.
+        if self.draining || self.reports.len() >= MOST {
             return false;
         }
         let asks = matches!(self.thief, Thief::Asked { .. });
