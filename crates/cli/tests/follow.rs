@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -89,4 +90,21 @@ fn whoever_looks_on_sees_everything_once_however_late() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(said.lines().filter(|line| *line == "err").count(), 1, "{file}: {said}");
     }
+}
+
+#[test]
+fn who_follows_a_task_that_waits_sees_all_of_it() {
+    let mut cluster = Cluster::start(&["--plain"]);
+    cluster.worker("alpha", &["--slots", "1"]);
+    let waits = "while ! test -e go; do sleep 0.05; done";
+    cluster.told(&["submit", "--", "sh", "-c", waits]);
+    cluster.told(&["submit", "--", "sh", "-c", "echo one; sleep 0.1; echo two"]);
+    assert!(!cluster.run(&["task", "logs", "2"]).status.success());
+    let mut follower = cluster.command(&["task", "logs", "-f", "2"]).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut said = String::new();
+    BufReader::new(follower.stderr.take().expect("piped")).read_line(&mut said).expect("text");
+    assert!(said.contains("task 2.1 has not begun; `filch task why 2.1` says why"), "{said}");
+    touch(&cluster, "go");
+    let seen = follower.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&seen.stdout), "one\ntwo\n");
 }

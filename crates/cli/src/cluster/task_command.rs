@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use filch_core::wire::talk::{Logs, Name, Numbers, Places, Said};
@@ -62,7 +63,7 @@ enum Command {
         /// JOB.TASK, such as 12.7; the number of the job is enough if it has one task.
         #[arg(value_name = "JOB.TASK")]
         task: String,
-        /// Go on until it has ended.
+        /// Wait until it begins, and go on until it has ended.
         #[arg(long, short = 'f')]
         follow: bool,
         /// What it wrote in this attempt, counted from 1, instead of in the latest.
@@ -252,6 +253,9 @@ async fn logs(client: &Client, name: &str, follow: bool, attempt: Option<u32>) -
         Ok(found) => found,
         Err(usage) => return Ok(usage.complain()),
     };
+    if follow {
+        await_beginning(client, name.job, index).await?;
+    }
     let name = Name { job: name.job, index: Some(index), task: None };
     let mut said =
         client.logs(Logs { name: Some(name), follow, only: attempt.unwrap_or(0), ..Logs::default() }).await?;
@@ -271,6 +275,24 @@ async fn logs(client: &Client, name: &str, follow: bool, attempt: Option<u32>) -
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until there is something to follow, and says so if it takes long.
+async fn await_beginning(client: &Client, job: u64, index: u32) -> anyhow::Result<()> {
+    let asked = Instant::now();
+    let mut silent = true;
+    loop {
+        let task: TaskView = client.query(&Query::Task { job, index }).await?;
+        if task.began_s.is_some() || task.ended_s.is_some() {
+            return Ok(());
+        }
+        if silent && asked.elapsed() > Duration::from_secs(2) {
+            silent = false;
+            let number = task.number;
+            output::note(&format!("task {job}.{number} has not begun; `filch task why {job}.{number}` says why"));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 async fn why(client: &Client, name: &str, as_json: bool) -> anyhow::Result<ExitCode> {
