@@ -1,9 +1,10 @@
 //! When the coordinator is told how runs go: at once, unless there is soon more to tell and nobody waits for it here.
 //!
 //! Every report wakes the coordinator and its store, which costs about as much as a short program does. So a worker that has
-//! work for all its slots and some left tells of several good ends at a time, as does a thief that has work if the coordinator has none and
-//! nobody waits for those ends; one that has just asked a peer for work tells of its end together with what comes of that. Whatever else is said to the coordinator takes along what
-//! waits. Never keeps a failure waiting, nor the end of something that must not run twice: others may have to act on it.
+//! work for all its slots and some left tells of several good ends at a time; so does a thief that has work, if the
+//! coordinator has none and nobody waits for those ends. One that has just asked a peer for work tells of its end together
+//! with what comes of that. Whatever else is said to the coordinator takes along what waits. Never keeps a failure waiting,
+//! nor the end of something that must not run twice, since others may have to act on it; nor anything when it leaves.
 
 use super::{Output, Thief, WorkerMachine};
 use crate::event::Held;
