@@ -151,7 +151,7 @@ pub fn amounts<'a, E: From<NameError>>(
         }
         let total: f64 = all.clone().filter(|other| other.0 == name).map(|other| other.1).sum();
         if total > MOST {
-            let text = format!("the amount of `{name}` must be {MOST} at the most, not {total}: use a larger unit");
+            let text = format!("the amount of `{name}` must be {MOST:e} at the most, not {total:e}: use a larger unit");
             return Err(invalid(text));
         }
         found.push((ResourceId(number(Sort::Resource, name)?), exact));
