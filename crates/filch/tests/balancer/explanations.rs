@@ -47,6 +47,8 @@ fn a_worker_that_is_set_aside_is_said_to_be_and_until_when() {
             take(&balancer, "bad").fail("broken").unwrap();
         }
     };
+    balancer.submit(Task::new()).unwrap();
+    take(&balancer, "other").succeed(()).unwrap();
     fail_three();
     balancer.submit(Task::named("t").pin("bad")).unwrap();
     clock.advance(SECOND);

@@ -48,6 +48,8 @@ fn workers_that_do_not_ask() -> Vec<String> {
     }
     balancer.update_worker("drains", WorkerUpdate::new().draining(true)).unwrap();
     balancer.cancel("alone").unwrap();
+    balancer.submit(Task::new()).unwrap();
+    take(&balancer, "ready").succeed(()).unwrap();
     for _ in 0..Config::default().limits.quarantine_after {
         balancer.submit(Task::new()).unwrap();
         take(&balancer, "bad").fail("broken").unwrap();
