@@ -334,6 +334,9 @@ fn steals_are_counted(options: &[&str]) {
     assert!(steals["attempts"].as_u64() >= steals["successes"].as_u64(), "{steals}");
     assert!(steals["latency_avg_ms"].as_f64().is_some_and(|latency| latency > 0.0), "{steals}");
     assert!(cluster.told(&["worker", "show", "beta"]).contains("asked for work"));
+    let metrics = cluster.json(&["stats", "--json"])["metrics"].clone();
+    assert!(metrics["total_steals"].as_u64() >= steals["attempts"].as_u64(), "{metrics}");
+    assert!(metrics["success_rate"].as_f64().is_some_and(|rate| rate > 0.0), "{metrics}");
     let stats = cluster.told(&["stats"]);
     assert!(
         stats.contains("Half of the answers came within ") && !stats.contains("went through the coordinator"),

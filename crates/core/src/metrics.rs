@@ -141,7 +141,6 @@ impl Counters {
     }
 
     pub(crate) fn metrics(&self, workers: u64, busy: u64, idle: u64, unsettled: u64) -> Metrics {
-        let rate = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         Metrics {
             total_steals: self.steal_attempts,
             successful_steals: self.steal_successes,
@@ -183,6 +182,11 @@ impl Counters {
             events: self.events,
         }
     }
+}
+
+/// A part of a whole; 0 of nothing.
+pub(crate) fn rate(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 /// The figures of the whole scheduler.
@@ -262,10 +266,7 @@ impl Metrics {
         self.total_steals += steals.attempts;
         self.successful_steals += steals.successes;
         self.failed_steals += steals.failures();
-        self.success_rate = match self.total_steals {
-            0 => 0.0,
-            all => self.successful_steals as f64 / all as f64,
-        };
+        self.success_rate = rate(self.successful_steals, self.total_steals);
     }
 }
 
@@ -414,7 +415,7 @@ mod tests {
             idle_agents: idle,
             total_steals: steals,
             successful_steals: successes,
-            success_rate: if steals == 0 { 0.0 } else { successes as f64 / steals as f64 },
+            success_rate: rate(successes, steals),
             ..Metrics::default()
         }
     }

@@ -100,7 +100,7 @@ pub struct Order {
     pub exclusive: bool,
     /// Counts as begun when it is handed over; its worker tells if it begins later.
     pub begins: bool,
-    /// One of an array, on which nothing waits: nobody acts on its good end alone, so that may be told of a little later,
+    /// One of several of a job, on which nothing waits: nobody acts on its good end alone, so that may be told of a little later,
     /// together with others.
     pub patient: bool,
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 /// How long nothing happens before the coordinator is asked for the first time.
-const QUIET: Duration = Duration::from_secs(2);
+pub(super) const QUIET: Duration = Duration::from_secs(2);
 /// The longest pause between two questions.
 const SELDOM: Duration = Duration::from_secs(10);
 

@@ -11,6 +11,7 @@ use filch_node::view::{JobView, Query, TaskView};
 use serde_json::{Value, json};
 
 use super::Reach;
+use super::stall::QUIET;
 use super::table::{ago, bytes, facts, or_dash, seconds, table, text};
 use crate::job::{Usage, one_line};
 use crate::{output, runtime};
@@ -286,7 +287,7 @@ async fn await_beginning(client: &Client, job: u64, index: u32) -> anyhow::Resul
         if task.began_s.is_some() || task.ended_s.is_some() {
             return Ok(());
         }
-        if silent && asked.elapsed() > Duration::from_secs(2) {
+        if silent && asked.elapsed() > QUIET {
             silent = false;
             let number = task.number;
             output::note(&format!("task {job}.{number} has not begun; `filch task why {job}.{number}` says why"));

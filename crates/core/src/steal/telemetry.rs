@@ -7,6 +7,7 @@ use std::ops::Bound;
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use crate::ids::WorkerId;
+use crate::metrics::rate;
 use crate::time::Span;
 
 /// How a steal attempt ended.
@@ -93,7 +94,7 @@ impl PeerStats {
     /// Successes per attempt; 0 before the first.
     #[must_use]
     pub fn success_rate(&self) -> f64 {
-        if self.attempts == 0 { 0.0 } else { self.successes as f64 / self.attempts as f64 }
+        rate(self.successes, self.attempts)
     }
 
     /// Mean of the known latencies.
